@@ -1,8 +1,8 @@
 """What a kernel family tells the compiler about itself, without Triton.
 
-A family serves some ops of the scheduled level. For a node it names the problem (op, shape class, dtypes),
-lists candidate parameters with the reason why a device cannot run one, and turns a chosen candidate into
-kernel calls. The backend compiles each distinct call and the plan stores it as a launch.
+A family serves some ops of the scheduled level. For a node it names the problem (op, shape class,
+dtypes), lists candidate parameters with the reason why a device cannot run one, and turns a chosen
+candidate into kernel calls. The backend compiles each distinct call; the plan stores it as a launch.
 """
 
 from __future__ import annotations
@@ -11,10 +11,20 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from policyc.compiler.ir.graph import Node
+from policyc.compiler.ir.selection import Candidate, Parameters, Problem
 from policyc.compiler.ir.types import DType, TensorType
 
-Parameters = tuple[tuple[str, int], ...]
-"""Sorted (name, value) pairs, such as (("block_k", 64), ("block_m", 128), ("num_warps", 8))."""
+__all__ = [
+    "Argument",
+    "Candidate",
+    "Descriptor",
+    "Device",
+    "Family",
+    "KernelCall",
+    "Parameters",
+    "Problem",
+    "View",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,23 +52,24 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
-    """A tensor-map argument (compute capability 9.0 and newer): `view` read or written in blocks."""
+    """A tensor-map argument (compute capability from 9.0 on): `view` read or written in blocks."""
 
     view: View
     block: tuple[int, ...]
 
 
 Argument = View | Descriptor | int | float | None
-"""A kernel argument: pointer, tensor map, i32, f32, or an absent optional pointer (compiled as constexpr None)."""
+"""A kernel argument: pointer, tensor map, i32, f32, or an absent pointer (constexpr None)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCall:
     """One launch of one kernel.
 
-    `kernel` is `module:function` below `policyc.kernels`; `arguments` are the non-constexpr parameters in
-    order of the function's signature, `constants` its constexpr parameters. `program` is the text of a
-    generated kernel, or empty. With `pdl` the kernel waits for its predecessor itself (`gdc_wait`).
+    `kernel` is `module:function` below `policyc.kernels`; `arguments` are the non-constexpr
+    parameters in order of the function's signature, `constants` its constexpr parameters. `program`
+    is the text of a generated kernel, or empty. With `pdl` the kernel waits for its predecessor
+    itself (`gdc_wait`).
     """
 
     kernel: str
@@ -84,29 +95,6 @@ class Device(Protocol):
     def has_dependent_launch(self) -> bool: ...
     @property
     def has_tensor_maps(self) -> bool: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """What decides a kernel choice: equal problems get equal parameters.
-
-    `key` is the line of the profile's table, such as `linear m=968 n=2560 k=2048 bf16`.
-    """
-
-    op: str
-    key: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """Parameters that a family offers for a problem; `rejected` says why the device cannot run them.
-
-    `cost` orders candidates where nothing was measured: smaller is preferred, ties by `parameters`.
-    """
-
-    parameters: Parameters
-    cost: float
-    rejected: str = ""
 
 
 class Family(Protocol):
