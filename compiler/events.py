@@ -11,7 +11,7 @@ class Event:
     """One thing that happened.
 
     Args:
-        kind: what sort of step, one lower-case word (`read`, `trace`, `pass`, `kernel`, `write`, `note`).
+        kind: what sort of step, one word: `read`, `trace`, `pass`, `kernel`, `write`, `note`.
         text: one line for people, without the time.
         seconds: how long the step took; None where there is nothing to time.
     """

@@ -1,4 +1,4 @@
-"""What the user can decide about a compile, checked as far as that is possible without the checkpoint."""
+"""What the user can decide about a compile, checked as far as possible without the checkpoint."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 
 class OptionError(Exception):
-    """An option that makes no sense as written: the user's mistake, found before any file is read."""
+    """An option that makes no sense as written: a user's mistake, found before any file is read."""
 
 
 class Precision(Enum):
-    """Element type of weights and activations; the value is the spelling that is printed and stored."""
+    """Element type of weights and activations; the value is the spelling printed and stored."""
 
     BF16 = "bf16"
     FLOAT32 = "float32"
 
 
 class Rope(Enum):
-    """Rotary frequencies: `exact`, or `rounded` to bfloat16 as some of the reference code does it."""
+    """Rotary frequencies: `exact`, or `rounded` to bfloat16 as some reference code does it."""
 
     EXACT = "exact"
     ROUNDED = "rounded"
@@ -35,9 +35,10 @@ class Golden(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileOptions:
-    """Everything that decides the bytes of a bundle, beside the checkpoint and the versions of the tools.
+    """Everything that decides the bytes of a bundle, beside checkpoint and versions of the tools.
 
-    `None` always means: as the checkpoint says, or as its layout's own code does where the files are silent.
+    `None` always means: as the checkpoint says, or as its layout's own code does where the files
+    are silent.
 
     Args:
         checkpoint: folder of the checkpoint.
@@ -104,7 +105,7 @@ def parse_precision(text: str) -> Precision:
     """The precision that `text` spells, whatever its case and with or without `torch.`.
 
     Raises:
-        OptionError: for float16, for quantised precisions and for anything unknown; lists what there is.
+        OptionError: for float16, quantised precisions and anything unknown; lists what there is.
     """
     name = text.strip().lower().removeprefix("torch.")
     if name in _SPELLINGS:
@@ -112,8 +113,8 @@ def parse_precision(text: str) -> Precision:
     known = ", ".join(member.value for member in Precision)
     if name in _HALF:
         raise OptionError(
-            f"precision {text!r} is float16, which overflows in Gemma-family layers (above 65504) and is "
-            f"refused. Use one of: {known}."
+            f"precision {text!r} is float16, which overflows in Gemma-family layers (above 65504) "
+            f"and is refused. Use one of: {known}."
         )
     if name.replace("-", "").replace("_", "") in _QUANTISED:
         raise OptionError(
