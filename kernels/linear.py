@@ -1,0 +1,317 @@
+"""Matrix products `act(x w^T + bias)`, their gated form, and partial sums over ranges of K.
+
+Three kernels for one problem: `mapped_linear` reads its operands through tensor maps (one tile a program),
+`persistent_linear` does the same with a fixed number of programs that walk over the tiles, and
+`strided_linear` reads through pointers (any alignment, any compute capability, float32 in IEEE arithmetic).
+
+Shapes and strides are constexprs: a plan holds one machine code a shape, without index arithmetic or masks
+that the shape does not need. x is [M, K], w [N, K], both with unit inner stride; the result is contiguous.
+With GATED rows 2i and 2i+1 of w are gate and up of result column i, so one register tile holds both.
+
+Dependent launch (PDL): a program first lets its successor start, then touches only weights, then waits for
+its predecessor, whose results (x) it reads and whose buffers it may overwrite.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _activate(x, ACTIVATION: tl.constexpr):
+    if ACTIVATION == "gelu_tanh":
+        # 0.5 x (1 + tanh(u)) = x sigmoid(2u): no cancellation for negative x.
+        return x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    elif ACTIVATION == "silu":
+        return x * tl.sigmoid(x)
+    else:
+        return x
+
+
+@triton.jit
+def _tile_origin(
+    tile,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """First row and column of a tile; GROUP_M tiles of rows share each tile of weights while it is in L2."""
+    row_tiles: tl.constexpr = tl.cdiv(M, BLOCK_M)
+    group_tiles: tl.constexpr = GROUP_M * tl.cdiv(N, BLOCK_N)
+    first = (tile // group_tiles) * GROUP_M
+    height = tl.minimum(row_tiles - first, GROUP_M)
+    within = tile % group_tiles
+    return (first + within % height) * BLOCK_M, (within // height) * BLOCK_N
+
+
+@triton.jit
+def _prefetch(
+    w,
+    first_row,
+    first_k,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    STRIDE_W: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Ask for ROWS x COLUMNS (a power of two) bf16 weights to be brought into L2, 128 bytes a request."""
+    rows = tl.minimum(first_row + tl.arange(0, ROWS), N - 1)
+    columns = tl.minimum(first_k + 64 * tl.arange(0, COLUMNS // 64), K - 1)
+    lines = w + rows[:, None] * STRIDE_W + columns[None, :]
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
+        "=r,l",
+        [lines],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def _begin(
+    w,
+    first_row,
+    first_k,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    STRIDE_W: tl.constexpr,
+    ROWS: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """What a program does before it may read x: start the successor, warm L2 with weights, wait."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    if PREFETCH > 0:
+        _prefetch(w, first_row, first_k, N, K, STRIDE_W, ROWS, PREFETCH)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def _finish(
+    acc,
+    out,
+    bias,
+    row,
+    column,
+    split,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr,
+    STORE_MAP: tl.constexpr,
+):
+    """Epilogue in registers: bias, activation, gate, rounding, store of one tile [BLOCK_M, BLOCK_N]."""
+    if bias is not None:
+        bias_columns = column + tl.arange(0, BLOCK_N)
+        acc += tl.load(bias + bias_columns, mask=bias_columns < N, other=0.0)[None, :]
+    if GATED:
+        gate, up = tl.split(tl.reshape(acc, (BLOCK_M, BLOCK_N // 2, 2)))
+        value = _activate(gate, ACTIVATION) * up
+        width: tl.constexpr = BLOCK_N // 2
+        result_columns: tl.constexpr = N // 2
+        first = column // 2
+    else:
+        value = _activate(acc, ACTIVATION)
+        width: tl.constexpr = BLOCK_N
+        result_columns: tl.constexpr = N
+        first = column
+    if STORE_MAP:
+        out.store([row, first], value.to(out.dtype))
+    else:
+        rows = row + tl.arange(0, BLOCK_M)
+        columns = first + tl.arange(0, width)
+        places = out + split * (M * result_columns) + rows[:, None] * result_columns + columns[None, :]
+        inside = (rows < M)[:, None] & (columns < result_columns)[None, :]
+        tl.store(places, value.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _mapped_tile(
+    x_map,
+    w_map,
+    side_map,
+    out,
+    bias,
+    row,
+    column,
+    split,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    SPLIT_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SIDE_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr,
+    STORE_MAP: tl.constexpr,
+):
+    """One tile of BLOCK_M rows and BLOCK_N + SIDE_N columns, over SPLIT_K columns of K.
+
+    Blocks are powers of two; a second, narrower accumulator gives the tile widths between them. Reads
+    beyond the operands yield zeros, so the last range of K needs no mask.
+    """
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    if SIDE_N > 0:
+        side = tl.zeros((BLOCK_M, SIDE_N), dtype=tl.float32)
+        for step in range(tl.cdiv(SPLIT_K, BLOCK_K)):
+            k = split * SPLIT_K + step * BLOCK_K
+            x = x_map.load([row, k])
+            acc = tl.dot(x, w_map.load([column, k]).T, acc)
+            side = tl.dot(x, side_map.load([column + BLOCK_N, k]).T, side)
+        _finish(
+            side, out, bias, row, column + BLOCK_N, split,
+            M, N, BLOCK_M, SIDE_N, ACTIVATION, GATED, STORE_MAP,
+        )  # fmt: skip
+    else:
+        for step in range(tl.cdiv(SPLIT_K, BLOCK_K)):
+            k = split * SPLIT_K + step * BLOCK_K
+            acc = tl.dot(x_map.load([row, k]), w_map.load([column, k]).T, acc)
+    _finish(
+        acc, out, bias, row, column, split,
+        M, N, BLOCK_M, BLOCK_N, ACTIVATION, GATED, STORE_MAP,
+    )  # fmt: skip
+
+
+@triton.jit
+def mapped_linear(
+    x_map,
+    w_map,
+    side_map,
+    out,
+    w,
+    bias,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    STRIDE_W: tl.constexpr,
+    SPLIT_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SIDE_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr,
+    STORE_MAP: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One tile a program; grid (tiles, K ranges of SPLIT_K columns, 1).
+
+    Args:
+        x_map: tensor map of x [M, K], block [BLOCK_M, BLOCK_K].
+        w_map: tensor map of w [N, K], block [BLOCK_N, BLOCK_K].
+        side_map: the same with block [SIDE_N, BLOCK_K]; None where SIDE_N is 0.
+        out: tensor map of the result with the tile as block (STORE_MAP), else pointer; [ranges, M, N].
+        w: pointer to w for the prefetch; None where PREFETCH is 0.
+        bias: pointer to float32 [N], or None.
+        PREFETCH: columns of K of the own weights to ask for before the wait; 0 or a power of two >= 64.
+    """
+    row, column = _tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N + SIDE_N, GROUP_M)
+    split = tl.program_id(1)
+    _begin(w, column, split * SPLIT_K, N, K, STRIDE_W, BLOCK_N, PREFETCH, PDL)
+    _mapped_tile(
+        x_map, w_map, side_map, out, bias, row, column, split,
+        M, N, SPLIT_K, BLOCK_M, BLOCK_N, SIDE_N, BLOCK_K, ACTIVATION, GATED, STORE_MAP,
+    )  # fmt: skip
+
+
+@triton.jit
+def persistent_linear(
+    x_map,
+    w_map,
+    side_map,
+    out,
+    bias,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SIDE_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr,
+    STORE_MAP: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """PROGRAMS programs walk over all tiles; the loads of the next tile run under the epilogue of this one.
+
+    Arguments as in `mapped_linear`; grid (PROGRAMS, 1, 1).
+    """
+    _begin(None, 0, 0, N, K, K, BLOCK_N, 0, PDL)
+    tiles: tl.constexpr = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N + SIDE_N)
+    for tile in tl.range(tl.program_id(0), tiles, PROGRAMS, flatten=True):
+        row, column = _tile_origin(tile, M, N, BLOCK_M, BLOCK_N + SIDE_N, GROUP_M)
+        _mapped_tile(
+            x_map, w_map, side_map, out, bias, row, column, 0,
+            M, N, K, BLOCK_M, BLOCK_N, SIDE_N, BLOCK_K, ACTIVATION, GATED, STORE_MAP,
+        )  # fmt: skip
+
+
+@triton.jit
+def strided_linear(
+    x,
+    w,
+    out,
+    bias,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    INNER_M: tl.constexpr,
+    STRIDE_OUTER: tl.constexpr,
+    STRIDE_X: tl.constexpr,
+    STRIDE_W: tl.constexpr,
+    SPLIT_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One tile a program through pointers; grid (tiles, K ranges of SPLIT_K columns, 1).
+
+    Row r of x starts at element `r // INNER_M * STRIDE_OUTER + r % INNER_M * STRIDE_X`: rows of a slice
+    of a batched tensor. x and w have one element type; float32 is multiplied in float32.
+    """
+    row, column = _tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    split = tl.program_id(1)
+    first_k = split * SPLIT_K
+    _begin(w, column, first_k, N, K, STRIDE_W, BLOCK_N, PREFETCH, PDL)
+
+    rows = row + tl.arange(0, BLOCK_M)
+    columns = column + tl.arange(0, BLOCK_N)
+    row_inside = (rows < M)[:, None]
+    column_inside = (columns < N)[:, None]
+    x_rows = x + ((rows // INNER_M) * STRIDE_OUTER + (rows % INNER_M) * STRIDE_X)[:, None]
+    w_rows = w + (columns * STRIDE_W)[:, None]
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for step in range(tl.cdiv(SPLIT_K, BLOCK_K)):
+        ks = first_k + step * BLOCK_K + tl.arange(0, BLOCK_K)
+        if SPLIT_K % BLOCK_K == 0 and K % SPLIT_K == 0:
+            x_tile = tl.load(x_rows + ks[None, :], mask=row_inside, other=0.0)
+            w_tile = tl.load(w_rows + ks[None, :], mask=column_inside, other=0.0)
+        else:
+            k_inside = (ks < tl.minimum(first_k + SPLIT_K, K))[None, :]
+            x_tile = tl.load(x_rows + ks[None, :], mask=row_inside & k_inside, other=0.0)
+            w_tile = tl.load(w_rows + ks[None, :], mask=column_inside & k_inside, other=0.0)
+        acc = tl.dot(x_tile, w_tile.T, acc, input_precision="ieee")
+    _finish(
+        acc, out, bias, row, column, split,
+        M, N, BLOCK_M, BLOCK_N, ACTIVATION, GATED, False,
+    )  # fmt: skip
