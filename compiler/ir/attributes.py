@@ -151,7 +151,7 @@ class PermuteAttributes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowAttributes:
-    """`table[index]` on the first axis, with a constant index."""
+    """Row `index` of a table, kept as a first axis of size 1: [N, ..] -> [1, ..]."""
 
     index: int
 
@@ -184,13 +184,6 @@ class PadAttributes:
     """Appends `count` zeros on the last axis."""
 
     count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GeluAttributes:
-    """Which approximation: `tanh` or `none` (erf)."""
-
-    approximate: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
