@@ -35,6 +35,10 @@ class InputError(PolicyError, ValueError):
     """An observation, tensor, noise array or output name does not fit the policy's signature."""
 
 
+class ObservationError(InputError):
+    """An observation does not follow the layout that the bundle declares."""
+
+
 class NonFiniteActions(PolicyError):
     """The policy computed NaN or infinity; there are no actions to return."""
 
