@@ -101,7 +101,7 @@ def test_wheel_holds_every_source_and_data_file(repository: Path, installed: Pat
     wanted = {
         f"policyc/{path.relative_to(repository).as_posix()}"
         for folder in CODE_FOLDERS
-        for pattern in ("*.py", "*.toml", "*.model")
+        for pattern in ("*.py", "*.toml", "*.model", "*.json")
         for path in (repository / folder).rglob(pattern)
     }
     wanted |= {"policyc/__init__.py", "policyc/__main__.py", "policyc/py.typed"}

@@ -12,7 +12,7 @@ from policyc.compiler.synth.dimensions import Dimensions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Mean and standard deviation of each dimension; quantiles are those of a normal distribution."""
+    """Mean and standard deviation of each dimension; quantiles are those of a normal one."""
 
     mean: NDArray[np.float64]
     std: NDArray[np.float64]

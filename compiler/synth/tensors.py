@@ -25,7 +25,7 @@ EMBEDDING = _TEXT + "embed_tokens.weight"
 NORM_SPREAD = 0.1
 BIAS_SPREAD = 0.02
 MODULATION_SPREAD = 0.2
-"""Scale, shift and gate of the expert's norms: large enough that every branch acts on the actions."""
+"""Scale, shift and gate of the expert's norms: large enough for every branch to act."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def openpi_tensors(dimensions: Dimensions) -> tuple[TensorSpec, ...]:
 
 
 def lerobot_tensors(dimensions: Dimensions) -> tuple[TensorSpec, ...]:
-    """What LeRobot saves with `dtype=bfloat16`: some float32, and the text embedding stored twice."""
+    """What LeRobot saves with `dtype=bfloat16`: some float32, the text embedding stored twice."""
     specs = []
     for spec in _network(dimensions):
         dtype = DType.F32 if _stays_float32(spec.name) else DType.BF16
@@ -64,7 +64,7 @@ def lerobot_tensors(dimensions: Dimensions) -> tuple[TensorSpec, ...]:
 
 
 def _stays_float32(name: str) -> bool:
-    """Vision tower, projector, norms, adaRMS linears and everything outside the two Gemma stacks."""
+    """Vision tower, projector, norms, adaRMS linears and all outside the two Gemma stacks."""
     outside = not name.startswith(_ROOT)
     return outside or name.startswith((_VISION, _PROJECTOR)) or "norm." in name
 
@@ -145,9 +145,7 @@ def _biased(prefix: str, rows: int, columns: int) -> Iterator[TensorSpec]:
 
 def _linear(prefix: str, rows: int, columns: int) -> TensorSpec:
     """[out, in], scaled so that unit inputs give unit outputs."""
-    return TensorSpec(
-        name=prefix + ".weight", shape=(rows, columns), spread=1 / math.sqrt(columns)
-    )
+    return TensorSpec(name=prefix + ".weight", shape=(rows, columns), spread=1 / math.sqrt(columns))
 
 
 def _vector(name: str, width: int, spread: float) -> TensorSpec:

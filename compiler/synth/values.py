@@ -1,14 +1,15 @@
 """Random tensors, fast and the same everywhere, written straight into a safetensors file.
 
-A value is a quantile of the normal distribution, looked up by 16 random bits: a table of 65,536 entries
-replaces the sampling, and the bits of a block depend on seed, tensor name and block number alone, so that
-blocks can be made in any order by any number of threads.
+A value is a quantile of the normal distribution, looked up by 16 random bits: a table of 65,536
+entries replaces the sampling, and the bits of a block depend on seed, tensor name and block number
+alone, so that blocks can be made in any order by any number of threads.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import struct
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,7 @@ def write_random_tensors(
 
     Memory stays at a few blocks a thread, whatever the file's size.
     """
-    header = safetensors_header(specs, metadata)
+    header = safetensors_header([(spec.name, spec.dtype, spec.shape) for spec in specs], metadata)
     quantiles = normal_quantiles()
     with path.open("wb") as file:
         file.write(header)
@@ -52,17 +53,26 @@ def write_random_tensors(
                 future.result()
 
 
-def safetensors_header(specs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> bytes:
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[np.float32]]) -> None:
+    """Write a small safetensors file of float32 arrays, in the order of the mapping."""
+    header = safetensors_header([(name, DType.F32, a.shape) for name, a in arrays.items()], {})
+    path.write_bytes(header + b"".join(a.astype("<f4").tobytes() for a in arrays.values()))
+
+
+def safetensors_header(
+    tensors: Sequence[tuple[str, DType, tuple[int, ...]]], metadata: Mapping[str, str]
+) -> bytes:
     """Length and JSON header, padded with spaces so that the data starts at a multiple of 8."""
     entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
-    for spec in specs:
-        entries[spec.name] = {
-            "dtype": _SAFETENSORS_NAMES[spec.dtype],
-            "shape": list(spec.shape),
-            "data_offsets": [offset, offset + spec.size_bytes],
+    for name, dtype, shape in tensors:
+        end = offset + math.prod(shape) * dtype.size_bytes
+        entries[name] = {
+            "dtype": _SAFETENSORS_NAMES[dtype],
+            "shape": list(shape),
+            "data_offsets": [offset, end],
         }
-        offset += spec.size_bytes
+        offset = end
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
@@ -79,7 +89,7 @@ def normal_quantiles() -> NDArray[np.float64]:
 def random_block(
     spec: TensorSpec, seed: int, block: int, quantiles: NDArray[np.float64]
 ) -> NDArray[np.generic]:
-    """Elements `block * BLOCK_ELEMENTS` onwards of the tensor, flat, at most BLOCK_ELEMENTS of them."""
+    """The tensor's elements from `block * BLOCK_ELEMENTS`, flat, at most BLOCK_ELEMENTS of them."""
     count = min(BLOCK_ELEMENTS, spec.element_count - block * BLOCK_ELEMENTS)
     digest = hashlib.sha256(f"{seed} {block} {spec.name}".encode()).digest()
     entropy = int.from_bytes(digest, "little")
@@ -99,7 +109,7 @@ class _BlockWriter:
 
     def write(self, spec: TensorSpec, start: int, tensor_offset: int) -> None:
         block = random_block(spec, self._seed, start // BLOCK_ELEMENTS, self._quantiles)
-        data = memoryview(block.view(np.uint8))
+        data = memoryview(block.view(np.uint8).data)
         offset = tensor_offset + start * spec.dtype.size_bytes
         while data:
             written = os.pwrite(self._descriptor, data, offset)
