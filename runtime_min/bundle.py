@@ -36,7 +36,9 @@ DigestCheck = Literal["sizes", "all"]
 _LARGEST_MANIFEST_BYTES = 64 << 20
 _SMALL_FILE_BYTES = 16 << 20
 _HASH_CHUNK_BYTES = 4 << 20
-_COPY_AGAIN = "The copy or the compile did not finish, or the file was changed; copy the bundle again."
+_COPY_AGAIN = (
+    "The copy or the compile did not finish, or the file was changed; copy the bundle again."
+)
 
 
 def graph_name(batch: int) -> str:
@@ -110,7 +112,9 @@ class Bundle:
         try:
             return parse_graph(self.read(name).decode("utf-8"))
         except (UnicodeDecodeError, IrError) as fault:
-            raise BundleError(f"{self.folder / name}: {fault}. Compile the bundle again.") from fault
+            raise BundleError(
+                f"{self.folder / name}: {fault}. Compile the bundle again."
+            ) from fault
 
     def plan(self, compute_capability: int) -> Plan:
         """The plan of a compute capability, checked against files, weights and batch buckets."""
@@ -137,7 +141,9 @@ class Bundle:
             self.path_of(entry.file), np.uint8, count=entry.size_bytes, offset=entry.offset
         )
         if data.size != entry.size_bytes:
-            raise BundleError(f"{self.folder / entry.file}: ends within weight '{name}'. {_COPY_AGAIN}")
+            raise BundleError(
+                f"{self.folder / entry.file}: ends within weight '{name}'. {_COPY_AGAIN}"
+            )
         return data.view(entry.dtype.numpy).reshape(entry.shape)
 
     def _check_sizes(self) -> None:
@@ -188,7 +194,9 @@ def _manifest_bytes(folder: Path) -> bytes:
             "Compile it again, or finish the copy."
         )
     if path.stat().st_size > _LARGEST_MANIFEST_BYTES:
-        raise BundleError(f"{path}: {path.stat().st_size} bytes; at most {_LARGEST_MANIFEST_BYTES}.")
+        raise BundleError(
+            f"{path}: {path.stat().st_size} bytes; at most {_LARGEST_MANIFEST_BYTES}."
+        )
     return path.read_bytes()
 
 

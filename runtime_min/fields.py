@@ -22,7 +22,9 @@ def parse_json(data: bytes, where: str, error: type[BundleError] = BundleError) 
             parse_constant=_refuse_constant,
         )
     except (ValueError, RecursionError) as fault:
-        raise error(f"{where}: not valid JSON: {fault}. The file is damaged; copy it again.") from fault
+        raise error(
+            f"{where}: not valid JSON: {fault}. The file is damaged; copy it again."
+        ) from fault
 
 
 def _object_without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
