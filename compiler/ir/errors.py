@@ -21,3 +21,7 @@ class ParseError(IrError):
 
 class InterpretError(IrError):
     """The interpreter was given an input or weight that does not fit the graph."""
+
+
+class TensorFileError(Exception):
+    """A safetensors file is damaged, unsafe or not one at all: the user's files, not our bug."""
