@@ -1,0 +1,40 @@
+"""Pad the columns of patches so that rows are aligned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from policyc.compiler.ir.attributes import PadAttributes, PatchifyAttributes
+from policyc.compiler.ir.graph import Graph
+from policyc.passes.rewrite import Rewrite
+
+COLUMN_MULTIPLE = 16
+"""16 bfloat16 values are 32 bytes: rows start where 16-byte accesses and tensor maps may."""
+
+
+def pad_patches(graph: Graph) -> Graph:
+    """Append zero columns to patches, and to the weight of the linear that reads them.
+
+    Before:    %p = patchify(images) {columns=588};  %y = linear(%p, @w)
+    After:     stage load { %w = pad(@w) {count=4} }
+               %p = patchify(images) {columns=592};  %y = linear(%p, %w)
+    Requires:  level traced.
+    Ensures:   the columns of patches that linears alone read are a multiple of 16.
+    Numerics:  exact: the products added are zero.
+    """
+    rewrite = Rewrite(graph)
+    for _, node in rewrite.nodes("patchify"):
+        assert isinstance(node.attrs, PatchifyAttributes)
+        missing = -node.attrs.columns % COLUMN_MULTIPLE
+        readers = rewrite.readers(node.output.name)
+        linears = all(r.op == "linear" and r.inputs[0] == node.output.name for r in readers)
+        if missing == 0 or not linears or rewrite.is_read_outside(node.output.name):
+            continue
+        attributes = replace(node.attrs, columns=node.attrs.columns + missing)
+        wider = rewrite.make("patchify", node.inputs, attributes, node.origin, node.output.name)
+        rewrite.replace(node, wider)
+        for reader in readers:
+            x, weight, *bias = reader.inputs
+            padded = rewrite.load("pad", (weight,), PadAttributes(count=missing), reader.origin)
+            rewrite.replace(reader, replace(reader, inputs=(x, padded, *bias)))
+    return rewrite.finish()
