@@ -1,8 +1,8 @@
 """Prove a memory plan by running the graph on intervals of bytes instead of numbers.
 
-Shares no code with the planner and knows no lifetimes: each launch checks that the bytes of its operands
-still hold the value that was written there, then stamps its results. What a plan got wrong shows as a
-value that was overwritten, or never written, when it is read.
+Shares no code with the planner and knows no lifetimes: each launch checks that the bytes of its
+operands still hold the value that was written there, then stamps its results. What a plan got wrong
+shows as a value that was overwritten, or never written, when it is read.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class _Tape:
 def check_plan(graph: Graph, plan: MemoryPlan) -> None:
     """Raise PlanCheckError unless the plan keeps every value intact until its last reader.
 
-    Checked: each value that owns memory has an allocation of its size in the arena of its stage's rate,
-    aligned and inside; operands, results and workspace of one launch are disjoint; every operand was
-    written and not overwritten since; what the host reads, the graph inputs and what a faster stage
-    read are intact after the last launch.
+    Checked: each value that owns memory has an allocation of its size in the arena of its stage's
+    rate, aligned and inside; operands, results and workspace of one launch are disjoint; every
+    operand was written and not overwritten since; what the host reads, the graph inputs and what a
+    faster stage read are intact after the last launch.
     """
     _Run(graph, plan).check()
 

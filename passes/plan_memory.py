@@ -37,10 +37,10 @@ def plan_memory(
 ) -> MemoryPlan:
     """Place values by lifetime: one arena a rate, large buffers first, each in the tightest gap.
 
-    A value lives from the launch that writes it to the last launch that reads it or a view of it. To
-    the end live: what the host reads, and what a stage of a faster rate reads, so that a slower stage
-    need not run again before each faster one. Graph inputs live throughout. No two values that are
-    alive at the same launch share bytes, hence no operation works in place.
+    A value lives from the launch that writes it to the last launch that reads it or a view of it.
+    To the end live: what the host reads, and what a stage of a faster rate reads, so that a slower
+    stage need not run again before each faster one. Graph inputs live throughout. No two values
+    that are alive at the same launch share bytes, hence no operation works in place.
 
     Args:
         graph: scheduled graph without loops and without load stage.
