@@ -134,17 +134,16 @@ class Bundle:
             raise BundleError(f"{self.folder}: no weight '{name}' in the manifest; it has {known}.")
         return entry
 
-    def weight(self, name: str) -> Array:
-        """A weight (without `@`), read from its file."""
+    def map_weight(self, name: str) -> Array:
+        """A weight (without `@`) as a read-only array mapped from its file."""
         entry = self.weight_entry(name)
-        data = np.fromfile(
-            self.path_of(entry.file), np.uint8, count=entry.size_bytes, offset=entry.offset
-        )
-        if data.size != entry.size_bytes:
-            raise BundleError(
-                f"{self.folder / entry.file}: ends within weight '{name}'. {_COPY_AGAIN}"
-            )
-        return data.view(entry.dtype.numpy).reshape(entry.shape)
+        path = self.path_of(entry.file)
+        if entry.size_bytes == 0:
+            return np.zeros(entry.shape, entry.dtype.numpy)
+        if path.stat().st_size < entry.offset + entry.size_bytes:
+            raise BundleError(f"{path}: ends within weight '{name}'. {_COPY_AGAIN}")
+        data = np.memmap(path, np.uint8, "r", entry.offset, (entry.size_bytes,))
+        return np.asarray(data).view(entry.dtype.numpy).reshape(entry.shape)
 
     def _check_sizes(self) -> None:
         faults: list[str] = []
