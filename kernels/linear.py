@@ -21,10 +21,11 @@ import triton.language as tl
 @triton.jit
 def _activate(x, ACTIVATION: tl.constexpr):
     if ACTIVATION == "gelu_tanh":
-        # 0.5 x (1 + tanh(u)) = x sigmoid(2u): no cancellation for negative x.
-        return x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+        # 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3): no cancellation for
+        # negative x. The constants are -2 sqrt(2/pi) log2(e), and that times 0.044715.
+        return x / (1.0 + tl.exp2(x * (-2.302208198144325 - 0.1029432395800235 * x * x)))
     elif ACTIVATION == "silu":
-        return x * tl.sigmoid(x)
+        return x / (1.0 + tl.exp2(-1.4426950408889634 * x))
     else:
         return x
 

@@ -1,0 +1,277 @@
+"""The linear family: linear, split_linear, gated_linear. Free of Triton; the kernels are in `linear.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from policyc.compiler.ir.attributes import (
+    GatedLinearAttributes,
+    LinearAttributes,
+    SplitLinearAttributes,
+)
+from policyc.compiler.ir.graph import Node
+from policyc.compiler.ir.types import DType, TensorType
+from policyc.kernels.layout import (
+    Constant,
+    LayoutError,
+    Rows,
+    blocks,
+    kernel_call,
+    leading_rows,
+    power_of_two,
+)
+from policyc.kernels.linear_tiles import (
+    GROUP_M,
+    MAP_ALIGNMENT_BYTES,
+    PREFETCH_REQUESTS,
+    Shape,
+    Tile,
+    candidate_of,
+    tile_of,
+    tiles_for,
+)
+from policyc.kernels.spec import (
+    Argument,
+    Candidate,
+    Descriptor,
+    Device,
+    KernelCall,
+    Parameters,
+    Problem,
+    View,
+)
+
+_LINE_COLUMNS = 64
+"""Columns of bf16 weights in a line of 128 bytes."""
+
+_ROW_CLASSES = (16, 32, 64, 128, 256, 512, 768, 1024)
+
+
+class LinearFamily:
+    """Matrix products with their epilogues."""
+
+    ops = ("linear", "split_linear", "gated_linear")
+
+    def problem(self, node: Node, operands: tuple[TensorType, ...]) -> Problem:
+        shape = _shape(node, operands)
+        words = [node.op, f"m={shape.m}", f"n={shape.result_columns}", f"k={shape.k}"]
+        words.append(shape.dtype.value)
+        if shape.splits > 1:
+            words.append(f"splits={shape.splits}")
+        if _activation(node) != "none":
+            words.append(_activation(node))
+        return Problem(op=node.op, key=" ".join(words))
+
+    def candidates(
+        self, node: Node, operands: tuple[TensorType, ...], device: Device
+    ) -> tuple[Candidate, ...]:
+        shape = _shape(node, operands)
+        return tuple(candidate_of(shape, tile, device) for tile in tiles_for(shape))
+
+    def scratch_bytes(
+        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
+    ) -> int:
+        return 0
+
+    def calls(
+        self,
+        node: Node,
+        operands: tuple[View, ...],
+        results: tuple[View, ...],
+        scratch: View | None,
+        parameters: Parameters,
+        device: Device,
+    ) -> tuple[KernelCall, ...]:
+        types = tuple(TensorType(view.dtype, view.shape) for view in operands)
+        shape = replace(_shape(node, types), m=_row_count(node))
+        launch = _Launch(
+            shape=shape,
+            tile=tile_of(parameters),
+            x=operands[0],
+            rows=leading_rows(operands[0], "x"),
+            w=_plain_weight(operands[1]),
+            out=results[0],
+            bias=operands[2] if len(operands) > 2 else None,
+            activation=_activation(node),
+        )
+        if not launch.out.is_contiguous:
+            raise LayoutError(
+                f"{node.op}: result {launch.out.base} has shape {launch.out.shape} with strides "
+                f"{launch.out.strides}, expected a contiguous one. Give it a buffer of its own."
+            )
+        return (
+            _mapped_call(launch, device) if launch.tile.maps else _strided_call(launch, device),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launch:
+    """Everything about one call but the device."""
+
+    shape: Shape
+    tile: Tile
+    x: View
+    rows: Rows
+    w: View
+    out: View
+    bias: View | None
+    activation: str
+
+    @property
+    def stride_w(self) -> int:
+        return self.w.strides[0] if self.shape.n > 1 else self.shape.k
+
+    @property
+    def prefetch_columns(self) -> int:
+        if not self.tile.prefetch:
+            return 0
+        most = PREFETCH_REQUESTS // self.tile.block_n * _LINE_COLUMNS
+        return min(max(power_of_two(self.shape.split_k), _LINE_COLUMNS), most)
+
+
+def row_class(rows: int) -> int:
+    """Rows rounded up to the class in which one choice of parameters serves all."""
+    for bound in _ROW_CLASSES:
+        if rows <= bound:
+            return bound
+    return blocks(rows, 512) * 512
+
+
+def _row_count(node: Node) -> int:
+    result = node.outputs[0].type
+    splits = node.attrs.splits if isinstance(node.attrs, SplitLinearAttributes) else 1
+    return result.element_count // (result.shape[-1] * splits)
+
+
+def _activation(node: Node) -> str:
+    attrs = node.attrs
+    return (
+        attrs.activation if isinstance(attrs, LinearAttributes | GatedLinearAttributes) else "none"
+    )
+
+
+def _shape(node: Node, operands: tuple[TensorType, ...]) -> Shape:
+    """The product with its rows rounded up to their class."""
+    x, w = operands[:2]
+    assert x.dtype in (DType.F32, DType.BF16), f"{node.op}: x is {x}, expected f32 or bf16"
+    return Shape(
+        m=row_class(_row_count(node)),
+        n=w.shape[0],
+        k=w.shape[1],
+        dtype=x.dtype,
+        result_dtype=node.outputs[0].type.dtype,
+        splits=node.attrs.splits if isinstance(node.attrs, SplitLinearAttributes) else 1,
+        gated=isinstance(node.attrs, GatedLinearAttributes),
+    )
+
+
+def _plain_weight(w: View) -> View:
+    if w.shape[1] > 1 and w.strides[1] != 1:
+        raise LayoutError(
+            f"weight {w.base}: shape {w.shape} with strides {w.strides}, expected unit stride along K. "
+            f"Materialise it as [N, K] first."
+        )
+    return w
+
+
+def _matrix_map(view: View, rows: int, stride: int, block: tuple[int, int]) -> Descriptor:
+    """A tensor map of `rows` rows of the view, `stride` elements apart."""
+    size = view.dtype.size_bytes
+    columns = view.shape[-1]
+    step = stride if rows > 1 else columns
+    if view.offset * size % MAP_ALIGNMENT_BYTES or step * size % MAP_ALIGNMENT_BYTES:
+        raise LayoutError(
+            f"{view.base}: a tensor map needs base and row stride at multiples of {MAP_ALIGNMENT_BYTES} "
+            f"bytes, got offset {view.offset * size} and stride {step * size}. Copy it first, or choose "
+            f"parameters with maps=0."
+        )
+    plain = replace(view, shape=(rows, columns), strides=(step, 1))
+    return Descriptor(view=plain, block=block)
+
+
+def _mapped_call(launch: _Launch, device: Device) -> KernelCall:
+    shape, tile, rows = launch.shape, launch.tile, launch.rows
+    if rows.outer_stride:
+        raise LayoutError(
+            f"x of {launch.x.base}: rows of shape {launch.x.shape} with strides {launch.x.strides} need "
+            f"two strides, a tensor map has one. Copy it first, or choose parameters with maps=0."
+        )
+
+    def weights(width: int) -> Descriptor:
+        return _matrix_map(launch.w, shape.n, launch.stride_w, (width, tile.block_k))
+
+    out: Argument = launch.out
+    if tile.store_map:
+        width = tile.block_n // 2 if shape.gated else tile.block_n
+        columns = shape.result_columns
+        flat = replace(launch.out, shape=(shape.m, columns), strides=(columns, 1))
+        out = _matrix_map(flat, shape.m, columns, (tile.block_m, width))
+    arguments: dict[str, Argument] = {
+        "x_map": _matrix_map(launch.x, shape.m, rows.inner_stride, (tile.block_m, tile.block_k)),
+        "w_map": weights(tile.block_n),
+        "side_map": weights(tile.side_n) if tile.side_n else None,
+        "out": out,
+    }
+    tiles = blocks(shape.m, tile.block_m) * blocks(shape.n, tile.width)
+    sizes: dict[str, Constant] = {"M": shape.m, "N": shape.n, "K": shape.k}
+    blocking = _blocking(tile, side=True)
+    ending: dict[str, Constant] = {
+        "ACTIVATION": launch.activation,
+        "GATED": shape.gated,
+        "STORE_MAP": bool(tile.store_map),
+    }
+    if tile.persistent:
+        programs = min(tile.persistent * device.sm_count, tiles)
+        arguments["bias"] = launch.bias
+        constants = {**sizes, "PROGRAMS": programs, **blocking, **ending}
+        return _call("persistent_linear", arguments, constants, (programs, 1, 1), tile, device)
+    arguments["w"] = launch.w if tile.prefetch else None
+    arguments["bias"] = launch.bias
+    strides: dict[str, Constant] = {"STRIDE_W": launch.stride_w, "SPLIT_K": shape.split_k}
+    constants = {**sizes, **strides, **blocking, **ending, "PREFETCH": launch.prefetch_columns}
+    return _call("mapped_linear", arguments, constants, (tiles, shape.splits, 1), tile, device)
+
+
+def _strided_call(launch: _Launch, device: Device) -> KernelCall:
+    shape, tile, rows = launch.shape, launch.tile, launch.rows
+    arguments: dict[str, Argument] = {
+        "x": launch.x,
+        "w": launch.w,
+        "out": launch.out,
+        "bias": launch.bias,
+    }
+    constants: dict[str, Constant] = {
+        "M": shape.m,
+        "N": shape.n,
+        "K": shape.k,
+        "INNER_M": rows.inner,
+        "STRIDE_OUTER": rows.outer_stride,
+        "STRIDE_X": rows.inner_stride,
+        "STRIDE_W": launch.stride_w,
+        "SPLIT_K": shape.split_k,
+        **_blocking(tile, side=False),
+        "ACTIVATION": launch.activation,
+        "GATED": shape.gated,
+        "PREFETCH": launch.prefetch_columns,
+    }
+    tiles = blocks(shape.m, tile.block_m) * blocks(shape.n, tile.block_n)
+    return _call("strided_linear", arguments, constants, (tiles, shape.splits, 1), tile, device)
+
+
+def _blocking(tile: Tile, *, side: bool) -> dict[str, Constant]:
+    widths: dict[str, Constant] = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n}
+    if side:
+        widths["SIDE_N"] = tile.side_n
+    return {**widths, "BLOCK_K": tile.block_k, "GROUP_M": GROUP_M}
+
+
+def _call(
+    function: str,
+    arguments: dict[str, Argument],
+    constants: dict[str, Constant],
+    grid: tuple[int, int, int],
+    tile: Tile,
+    device: Device,
+) -> KernelCall:
+    launch = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
+    return kernel_call(f"linear:{function}", arguments, constants, grid, launch, device)
