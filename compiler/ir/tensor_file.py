@@ -17,7 +17,7 @@ import math
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -149,13 +149,7 @@ class TensorFile:
         Raises:
             TensorFileError: no such tensor, or a BOOL tensor with bytes other than 0 and 1.
         """
-        entry = self.entries.get(name)
-        if entry is None:
-            raise TensorFileError(
-                f"{self.path}: no tensor '{name}'; the file has {len(self.names)}: "
-                f"{first_names(self.names)}."
-            )
-        data = self._bytes[entry.begin : entry.end]
+        data, entry = self.raw(name), self.entries[name]
         if entry.dtype == "BOOL" and data.size and data.max() > 1:
             raise TensorFileError(
                 f"{self.path}: tensor '{name}' is BOOL but holds the byte {data.max()}; expected 0 "
@@ -165,6 +159,20 @@ class TensorFile:
             data = data.copy()
             data.flags.writeable = False
         return data.view(entry.numpy).reshape(entry.shape)
+
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        """The bytes of the tensor, a read-only view of the mapped file.
+
+        Raises:
+            TensorFileError: no such tensor.
+        """
+        entry = self.entries.get(name)
+        if entry is None:
+            raise TensorFileError(
+                f"{self.path}: no tensor '{name}'; the file has {len(self.names)}: "
+                f"{first_names(self.names)}."
+            )
+        return self._bytes[entry.begin : entry.end]
 
 
 def first_names(names: Sequence[str], limit: int = 5) -> str:
@@ -301,12 +309,7 @@ def _place(
             "anew with a safetensors writer."
         )
     return {
-        name: TensorEntry(
-            dtype=entry.dtype,
-            shape=entry.shape,
-            begin=data_start + entry.begin,
-            end=data_start + entry.end,
-        )
+        name: replace(entry, begin=data_start + entry.begin, end=data_start + entry.end)
         for name, entry in entries.items()
     }
 
