@@ -14,6 +14,7 @@ from policyc.compiler.ir.text import print_graph, renumber
 from policyc.compiler.ir.types import DType
 from policyc.compiler.ir.verify import verify
 from policyc.compiler.levels import is_fused, is_scheduled, is_traced
+from policyc.passes.clone_report_views import clone_report_views
 from policyc.passes.drop_unused import drop_unused
 from policyc.passes.fold_constants import fold_constants
 from policyc.passes.fold_scales import fold_norm_weights, fold_step_length
@@ -90,8 +91,10 @@ PIPELINE: tuple[PassRow, ...] = (
     # After all folding, so that weights are rounded once.
     PassRow(name="set_precision", run=_precision, requires=is_fused, ensures=is_traced),
     _plain(split_reductions, is_traced, is_traced),
-    # Last: every pass before it works on one step instead of all.
+    # Every pass before it works on one step instead of all.
     _plain(unroll_solver, is_traced, is_scheduled),
+    # After unroll_solver, which puts the stacks of collected values into the report stage.
+    _plain(clone_report_views, is_scheduled, is_scheduled),
 )
 
 
