@@ -294,7 +294,12 @@ def expected_us(shape: Shape, tile: Tile, device: Device) -> float:
     stalled = _LATENCY_CLOCKS / max(tile.num_stages - 1, 1)
     together = min(share, resident)
     clocks = steps * max(share * busy, blocks(share, together) * stalled)
-    clocks += blocks(share, together) * _edge_clocks(shape, tile)
+    rounds = blocks(share, together)
+    edges = rounds * _edge_clocks(shape, tile)
+    if tile.persistent:
+        # The next tile's loads run under the epilogue, at the price of bookkeeping in every step.
+        edges = edges - (rounds - 1) * _LATENCY_CLOCKS + 0.02 * clocks
+    clocks = (clocks + edges) * (1.0 if tile.maps else 1.05)
     weights = shape.n * shape.k * shape.dtype.size_bytes
     # Prefetched weights travel while the predecessor still runs.
     from_dram = (
@@ -304,8 +309,8 @@ def expected_us(shape: Shape, tile: Tile, device: Device) -> float:
 
 
 def _edge_clocks(shape: Shape, tile: Tile) -> float:
-    """First loads and epilogue of a tile; a persistent program loads under its epilogue."""
+    """First loads and epilogue of a tile."""
     values = tile.block_m * tile.width / (32 * tile.num_warps)
     epilogue = values * (12 if shape.gated else 6)
-    first_loads = 0 if tile.persistent else _LATENCY_CLOCKS * (0.7 if tile.prefetch else 1.0)
+    first_loads = _LATENCY_CLOCKS * (0.7 if tile.prefetch else 1.0)
     return first_loads + epilogue
