@@ -28,7 +28,8 @@ from policyc.runtime_min.plan import (
 _ALIGNMENT = 64
 """Of the packed bytes: a tensor map among them must be aligned to 64."""
 
-# Triton numbers f32_ftz, f64 and bf16 as 8, 9, 10; CUtensorMapDataType has f64 8, bf16 9, f32_ftz 10.
+# Triton numbers f32_ftz, f64 and bf16 as 8, 9, 10; CUtensorMapDataType has f64 8, bf16 9, f32_ftz
+# 10.
 _DRIVER_ELEMENT_TYPES = {8: 10, 9: 8, 10: 9}
 
 
@@ -92,7 +93,10 @@ def pack_launch(
         arguments=arguments,
         offsets=tuple(parameter.offset for parameter in kernel.params),
         pointers=tuple(_pointers(launch, placement)),
-        label=f"stage {launch.stage}, node {launch.node}, kernel {kernel.entry}, origin {launch.origin}",
+        label=(
+            f"stage {launch.stage}, node {launch.node}, kernel {kernel.entry}, "
+            f"origin {launch.origin}"
+        ),
     )
 
 

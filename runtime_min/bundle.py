@@ -1,8 +1,8 @@
 """A bundle on disk: opened, checked, read.
 
-Only files that the manifest lists are ever read; others in the folder are ignored. Sizes of all files and
-digests of the small ones are checked on opening, the digest of a file again when it is read whole; the
-weights' digests are checked by `verify` (they are gigabytes).
+Only files that the manifest lists are ever read; others in the folder are ignored. Sizes of all
+files and digests of the small ones are checked on opening, the digest of a file again when it is
+read whole; the weights' digests are checked by `verify` (they are gigabytes).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import numpy as np
 from policyc.compiler.ir.errors import IrError
 from policyc.compiler.ir.graph import Graph
 from policyc.compiler.ir.parser import parse_graph
-from policyc.compiler.ir.types import Array
+from policyc.compiler.ir.tensor_file import TensorFile
+from policyc.compiler.ir.types import Array, TensorType
 from policyc.runtime_min.errors import BundleError, PlanError
 from policyc.runtime_min.manifest import Manifest, WeightEntry, read_manifest
 from policyc.runtime_min.plan import (
@@ -64,8 +65,8 @@ class Bundle:
 
         Args:
             path: the `NAME.policy` folder.
-            verify_digests: "sizes" checks every size and the digests of files up to 16 MiB, "all" the
-                digest of every file.
+            verify_digests: "sizes" checks every size and the digests of files up to 16 MiB, "all"
+                the digest of every file.
 
         Raises:
             BundleVersionError: this runtime does not read the format. Checked first.
@@ -78,20 +79,27 @@ class Bundle:
         bundle = cls(folder=folder, manifest=manifest)
         bundle._check_sizes()
         bundle._check_required_files()
-        limit = None if verify_digests == "all" else _SMALL_FILE_BYTES
-        bundle._check_digests(limit)
+        if verify_digests == "all":
+            bundle.verify()
+        else:
+            bundle._check_digests(_SMALL_FILE_BYTES)
         return bundle
 
     def verify(self) -> None:
-        """Check the digest of every file, weights included; raises BundleError that names the file."""
+        """Check every digest, weights included, and the index of weights against their files.
+
+        Raises:
+            BundleError: names the file, and the weight if it is about one.
+        """
         self._check_digests(None)
+        self._check_index()
 
     def has(self, name: str) -> bool:
         """Is the file listed in the manifest?"""
         return name in self.manifest.files
 
     def path_of(self, name: str) -> Path:
-        """Path of a listed file; raises BundleError if it is not listed or leads out of the folder."""
+        """Path of a listed file; raises BundleError if unlisted or leading out of the folder."""
         if name not in self.manifest.files:
             known = ", ".join(sorted(self.manifest.files)[:8])
             raise BundleError(f"{self.folder}: no file '{name}' in the manifest; it lists {known}.")
@@ -164,7 +172,8 @@ class Bundle:
         absent = [name for name in needed if not self.has(name)]
         if absent:
             raise BundleError(
-                f"{self.folder}: the manifest promises batch buckets and targets whose files it does not "
+                f"{self.folder}: the manifest promises batch buckets and targets whose files it "
+                "does not "
                 f"list: {', '.join(absent)}. Compile the bundle again."
             )
 
@@ -173,11 +182,29 @@ class Bundle:
             if limit_bytes is None or entry.size_bytes <= limit_bytes:
                 self._compare_digest(name, _file_digest(self.path_of(name)))
 
+    def _check_index(self) -> None:
+        files: dict[str, TensorFile] = {}
+        for name, entry in sorted(self.manifest.weights.items()):
+            try:
+                if entry.file not in files:
+                    files[entry.file] = TensorFile.open(self.path_of(entry.file))
+                stored = files[entry.file].entries.get(name)
+                found = None if stored is None else (stored.type, stored.begin)
+            except IrError as fault:
+                raise BundleError(f"{self.folder}: {fault}. {_COPY_AGAIN}") from fault
+            expected = (TensorType(entry.dtype, entry.shape), entry.offset)
+            if found != expected:
+                raise BundleError(
+                    f"{self.folder / entry.file}: weight '{name}' is {found}, the manifest has "
+                    f"{expected} (type, offset). {_COPY_AGAIN}"
+                )
+
     def _compare_digest(self, name: str, digest: str) -> None:
         expected = self.manifest.files[name].sha256
         if digest != expected:
             raise BundleError(
-                f"{self.folder / name}: SHA-256 is {digest}, the manifest has {expected}. {_COPY_AGAIN}"
+                f"{self.folder / name}: SHA-256 is {digest}, the manifest has {expected}. "
+                f"{_COPY_AGAIN}"
             )
 
 
@@ -210,7 +237,8 @@ def _file_digest(path: Path) -> str:
 def _check_plan(plan: Plan, manifest: Manifest, where: str) -> None:
     if tuple(sorted(plan.buckets)) != manifest.batch_buckets:
         raise PlanError(
-            f"{where}.buckets: {sorted(plan.buckets)}, the manifest has {list(manifest.batch_buckets)}."
+            f"{where}.buckets: {sorted(plan.buckets)}, the manifest has "
+            f"{list(manifest.batch_buckets)}."
         )
     for name, kernel in plan.kernels.items():
         if kernel.file not in manifest.files:
@@ -235,6 +263,7 @@ def _check_weight(argument: Argument, manifest: Manifest, where: str) -> None:
         raise PlanError(f"{where}: weight '{pointer.weight}' is not in the manifest.")
     if pointer.offset + extent > entry.size_bytes:
         raise PlanError(
-            f"{where}: reads to byte {pointer.offset + extent} of weight '{pointer.weight}', which has "
+            f"{where}: reads to byte {pointer.offset + extent} of weight '{pointer.weight}', which "
+            "has "
             f"{entry.size_bytes} bytes."
         )

@@ -27,7 +27,8 @@ def check_device(bundle: Bundle, facts: DeviceFacts) -> None:
             for target in manifest.targets
         )
         raise IncompatibleDeviceError(
-            f"{bundle.folder}: compiled for {held or 'no GPU'}; this machine has {here}. Compile for "
+            f"{bundle.folder}: compiled for {held or 'no GPU'}; this machine has {here}. Compile "
+            "for "
             f"it: policyc compile CHECKPOINT --target NAME -o {bundle.folder.name}, with NAME a "
             f"profile of compute capability {capability_text(facts.compute_capability)}; or pass "
             "device='cpu'."
@@ -35,7 +36,8 @@ def check_device(bundle: Bundle, facts: DeviceFacts) -> None:
     needed = max(target.minimum_driver for target in matching)
     if facts.driver_version < needed:
         raise IncompatibleDeviceError(
-            f"{bundle.folder}: its machine code needs a driver for CUDA {_cuda_text(needed)} or newer; "
+            f"{bundle.folder}: its machine code needs a driver for CUDA {_cuda_text(needed)} or "
+            "newer; "
             f"the driver of this machine ({here}) is for CUDA {_cuda_text(facts.driver_version)}. "
             "Upgrade the NVIDIA driver, or compile with an older toolkit."
         )
@@ -54,14 +56,15 @@ def check_memory(
     if needed > usable:
         raise DeviceMemoryError(
             f"{bundle.folder}: needs {needed} bytes on {facts.name} (weights {weight_bytes}, "
-            f"activations {arena_bytes}); usable are {usable} (the driver reports {free_bytes} free) "
+            f"activations {arena_bytes}); usable are {usable} (the driver reports {free_bytes} "
+            "free) "
             f"of {facts.total_bytes}. Close other programs on the GPU, or compile with smaller "
             "weights or fewer batch buckets."
         )
 
 
 def usable_bytes(facts: DeviceFacts, free_bytes: int, memory_facts: str) -> int:
-    """Free memory; on a device that shares host memory, what the operating system can reclaim counts.
+    """Free memory; where device and host share it, what the operating system can reclaim counts.
 
     Args:
         memory_facts: text of /proc/meminfo; empty where it is not to be used.

@@ -291,7 +291,8 @@ class DeviceExecutor:
         missing = [name for name in report.sources if name not in values and name not in inputs]
         if missing:
             raise BundleError(
-                f"{self._bundle.folder}: {', '.join(names)} need {', '.join(missing)}, which the plan "
+                f"{self._bundle.folder}: {', '.join(names)} need {', '.join(missing)}, which the "
+                "plan "
                 "does not keep. Compile the bundle again."
             )
         return report
@@ -313,7 +314,8 @@ def _check_signature(plan: Plan, signature: Signature, bundle: Bundle) -> None:
         absent = [name for name in signature.outputs if name not in bucket.values]
         if absent:
             raise PlanError(
-                f"{bundle.folder}: the plan for compute capability {plan.compute_capability}, batch "
+                f"{bundle.folder}: the plan for compute capability {plan.compute_capability}, "
+                "batch "
                 f"{batch}, lacks the outputs {', '.join(absent)}. Compile the bundle again."
             )
 

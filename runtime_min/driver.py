@@ -23,7 +23,8 @@ _SHARED_BYTES_WITHOUT_ATTRIBUTE = 48 * 1024
 def count_devices() -> int:
     """GPUs that the machine's CUDA driver can use: 0 where there is no driver or none is usable.
 
-    Needs no `cuda-bindings`, so that a robot without that wheel gets an error instead of a slow CPU.
+    Needs no `cuda-bindings`, so that a robot without that wheel gets an error instead of a slow
+    CPU.
     """
     try:
         library = ctypes.CDLL(_LIBRARY)
@@ -40,13 +41,17 @@ def _bindings() -> Any:  # noqa: ANN401  (the bindings have no type information)
         return importlib.import_module("cuda.bindings.driver")
     except ImportError as fault:
         raise DeviceError(
-            f"cuda.bindings.driver can't be imported: {fault}. A CUDA device was asked for; install "
+            f"cuda.bindings.driver can't be imported: {fault}. A CUDA device was asked for; "
+            "install "
             "policyc[cuda], or pass device='cpu'."
         ) from fault
 
 
 class CudaDriver:
-    """One CUDA device: its primary context and one stream. See `driver_interface.Driver` for the contract."""
+    """One CUDA device: its primary context and one stream.
+
+    `driver_interface.Driver` has the contract.
+    """
 
     def __init__(self, ordinal: int) -> None:
         """Open device `ordinal`.
@@ -57,7 +62,8 @@ class CudaDriver:
         count = count_devices()
         if not 0 <= ordinal < count:
             raise DeviceError(
-                f"cuda:{ordinal} was asked for; the CUDA driver of this machine offers {count} device(s). "
+                f"cuda:{ordinal} was asked for; the CUDA driver of this machine offers {count} "
+                "device(s). "
                 "Install or repair the NVIDIA driver, or pass device='cpu'."
             )
         self._cuda = _bindings()
@@ -131,7 +137,8 @@ class CudaDriver:
                 shared_bytes,
                 context=f"{entry}, {shared_bytes} bytes of shared memory",
             )
-        # Asking for an attribute loads the code now: a module loaded lazily would abort the capture.
+        # Asking for an attribute loads the code now: a module loaded lazily would abort the
+        # capture.
         self._call("cuFuncGetAttribute", attribute.CU_FUNC_ATTRIBUTE_NUM_REGS, function)
         return int(function)
 
@@ -268,7 +275,9 @@ class CudaDriver:
         )
 
     def _call(self, name: str, *arguments: object, context: str = "") -> Any:  # noqa: ANN401
-        """Result of a driver call (a tuple if it has several); raises DeviceError on any code but 0."""
+        """Result of a driver call (a tuple if it has several); raises DeviceError on any code but
+        0.
+        """
         code, *results = getattr(self._cuda, name)(*arguments)
         if code != self._cuda.CUresult.CUDA_SUCCESS:
             where = f" ({context})" if context else ""

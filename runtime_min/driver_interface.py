@@ -1,7 +1,9 @@
-"""What the device executor asks of a driver. `driver` does it on a GPU, `null_driver` only records it.
+"""What the device executor asks of a driver.
 
-A driver owns one device, its context and one stream; every asynchronous call is ordered on that stream.
-Handles and device addresses are plain integers.
+`driver` does it on a GPU, `null_driver` only records it.
+
+A driver owns one device, its context and one stream; every asynchronous call is ordered on that
+stream. Handles and device addresses are plain integers.
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """A device. `driver_version` is `cuDriverGetVersion` (13000: 13.0); `integrated`: shares host memory."""
+    """A device.
+
+    `driver_version` is what `cuDriverGetVersion` gives (13000: 13.0); an `integrated` device shares
+    the host's memory.
+    """
 
     name: str
     compute_capability: int
@@ -29,9 +35,9 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorMap:
-    """Operands of `cuTensorMapEncodeTiled`, innermost axis first; strides in bytes, the innermost left out.
+    """Operands of `cuTensorMapEncodeTiled`, innermost axis first.
 
-    `element_type` and `swizzle` are the driver's codes.
+    Strides are bytes, the innermost left out; `element_type` and `swizzle` are the driver's codes.
     """
 
     element_type: int
@@ -46,8 +52,8 @@ class TensorMap:
 class KernelLaunch:
     """One launch: `arguments` holds the parameters, each at its entry of `offsets`.
 
-    The driver reads `arguments` during the call only. `pointers` repeats the device addresses among them
-    for a driver that checks, `label` is for messages.
+    The driver reads `arguments` during the call only. `pointers` repeats the device addresses among
+    them for a driver that checks, `label` is for messages.
     """
 
     function: int
@@ -63,7 +69,10 @@ class KernelLaunch:
 
 
 class Driver(Protocol):
-    """A device with one stream. Every method raises DeviceError with the call, the code and the context."""
+    """A device with one stream.
+
+    Every method raises DeviceError with the call, the code and the context.
+    """
 
     @property
     def facts(self) -> DeviceFacts: ...
@@ -89,7 +98,9 @@ class Driver(Protocol):
     def free_pinned(self, memory: Bytes) -> None: ...
 
     def copy_to_device(self, address: int, source: Bytes) -> None:
-        """Asynchronous where `source` is page-locked: it must not change before the stream is past it."""
+        """Asynchronous where `source` is page-locked: it must not change before the stream is past
+        it.
+        """
         ...
 
     def copy_to_host(self, target: Bytes, address: int) -> None:
@@ -145,5 +156,5 @@ class Driver(Protocol):
     def synchronize(self) -> None: ...
 
     def close(self) -> None:
-        """Releases stream and context; idempotent. What was allocated must have been freed before."""
+        """Releases stream and context; idempotent. What was allocated must be freed by then."""
         ...

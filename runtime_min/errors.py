@@ -1,4 +1,6 @@
-"""Errors of the runtime. Every message says what, where, what was expected, what was found and what to do."""
+"""Errors of the runtime. Every message says what, where, what was expected, what was found and what
+to do.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ class DeviceError(PolicyError):
 
 
 class IncompatibleDeviceError(DeviceError):
-    """The bundle holds no machine code for this device, or needs a newer driver. Nothing was allocated."""
+    """The bundle has no machine code for this device, or needs a newer driver.
+
+    Nothing was allocated.
+    """
 
 
 class DeviceMemoryError(DeviceError):

@@ -1,8 +1,8 @@
 """Compares a policy with the golden vectors of its bundle, stage by stage.
 
-`golden.safetensors` holds `in/<name>` and `out/<name>` with a leading batch axis. Pictures may be stored
-as `in/images_u8` [B, C, H, W, 3] where `u8 / 255 * 2 - 1` in float32 gives them exactly. Limits stand in
-the manifest, one for each output, with their origin.
+`golden.safetensors` holds `in/<name>` and `out/<name>` with a leading batch axis. Pictures may be
+stored as `in/images_u8` [B, C, H, W, 3] where `u8 / 255 * 2 - 1` in float32 gives them exactly.
+Limits stand in the manifest, one for each output, with their origin.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def check_golden(policy: Policy) -> GoldenReport:
 
 
 def read_golden(bundle: Bundle) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Inputs (pictures converted) and outputs of the golden vectors, by name; raises BundleError."""
+    """Golden inputs (pictures converted) and outputs, by name; raises BundleError."""
     if not bundle.has(GOLDEN_NAME):
         raise BundleError(
             f"{bundle.folder}: has no {GOLDEN_NAME}; there is nothing to compare with."
@@ -114,7 +114,7 @@ def read_golden(bundle: Bundle) -> tuple[dict[str, Array], dict[str, Array]]:
 
 
 def pictures_as_floats(pictures: Array) -> NDArray[np.float32]:
-    """uint8 [B, C, H, W, 3] as float32 [B, C, 3, H, W] in [-1, 1]: `u8 / 255 * 2 - 1` in float32."""
+    """uint8 [B, C, H, W, 3] as float32 [B, C, 3, H, W]: `u8 / 255 * 2 - 1` in float32."""
     if pictures.dtype != np.uint8 or pictures.ndim != 5 or pictures.shape[-1] != 3:
         raise BundleError(
             f"{GOLDEN_NAME}: {_INPUT}{_PICTURES} is {pictures.dtype} {pictures.shape}, expected "
@@ -128,7 +128,8 @@ def compare(name: str, result: Array, golden: Array, limit: Tolerance) -> Compar
     """Errors of `result` in float64; a shape that differs is a BundleError."""
     if result.shape != golden.shape:
         raise BundleError(
-            f"{GOLDEN_NAME}: {_OUTPUT}{name} has shape {golden.shape}, the policy gives {result.shape}."
+            f"{GOLDEN_NAME}: {_OUTPUT}{name} has shape {golden.shape}, the policy gives "
+            f"{result.shape}."
         )
     got = result.astype(np.float64).ravel()
     expected = golden.astype(np.float64).ravel()

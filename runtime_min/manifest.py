@@ -1,8 +1,9 @@
 """`manifest.json`: what a bundle is, which files it has, and where each weight lies.
 
-The records are the schema: the reader builds them, the writer builds them and stores `manifest_text`.
-Unknown keys at the top level are ignored, so that a later writer can add facts; a writer whose bundle
-cannot be run without knowing a new key names it in `requires`. Below the top level unknown keys are refused.
+The records are the schema: the reader builds them, the writer builds them and stores
+`manifest_text`. Unknown keys at the top level are ignored, so that a later writer can add facts; a
+writer whose bundle cannot be run without knowing a new key names it in `requires`. Below the top
+level unknown keys are refused.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class FileEntry:
 class Target:
     """A profile that the bundle was compiled for.
 
-    `minimum_driver` is the lowest CUDA version of the driver, as `cuDriverGetVersion` gives it (13000: 13.0).
+    `minimum_driver` is the lowest CUDA version of the driver, as `cuDriverGetVersion` gives it
+    (13000: 13.0).
     """
 
     name: str
@@ -75,8 +77,9 @@ class Tolerance:
 class Manifest:
     """The facts of a bundle.
 
-    `options` holds what was decided at compile time (views, horizon, steps, prompt slots, ...) and always
-    `batch_buckets`, the ascending batch sizes; `provenance` is for people and is not interpreted.
+    `options` holds what was decided at compile time (views, horizon, steps, prompt slots, ...) and
+    always `batch_buckets`, the ascending batch sizes; `provenance` is for people and is not
+    interpreted.
     """
 
     policy: str
@@ -107,7 +110,7 @@ def capability_text(compute_capability: int) -> str:
 
 
 def is_safe_file_name(name: str) -> bool:
-    """Does the name stay inside the folder: relative, plain characters, no part that starts with a dot?"""
+    """Does the name stay in the folder: relative, plain characters, no part starting with a dot?"""
     return _FILE_NAME.fullmatch(name) is not None
 
 
@@ -156,7 +159,11 @@ def _tolerance_json(tolerance: Tolerance) -> dict[str, object]:
 
 
 def read_manifest(data: bytes, where: str) -> Manifest:
-    """The manifest in `data`; `where` is its path, for messages. Version and features are checked first.
+    """The manifest in `data`; version and features are checked first.
+
+    Args:
+        data: the file's bytes.
+        where: its path, for messages.
 
     Raises:
         BundleVersionError: another format version, or a required feature that this runtime lacks.
@@ -198,12 +205,14 @@ def _version(fields: Fields) -> int:
         raise BundleError(f"{entry.where}.name: expected {FORMAT_NAME}, got '{name}'.")
     if version > FORMAT_VERSION:
         raise BundleVersionError(
-            f"{fields.where}: bundle format {version}, this runtime reads {OLDEST_FORMAT_VERSION} to "
+            f"{fields.where}: bundle format {version}, this runtime reads {OLDEST_FORMAT_VERSION} "
+            "to "
             f"{FORMAT_VERSION}. Upgrade policyc on this machine."
         )
     if version < OLDEST_FORMAT_VERSION:
         raise BundleVersionError(
-            f"{fields.where}: bundle format {version}, this runtime reads {OLDEST_FORMAT_VERSION} to "
+            f"{fields.where}: bundle format {version}, this runtime reads {OLDEST_FORMAT_VERSION} "
+            "to "
             f"{FORMAT_VERSION}. Compile the bundle again with a newer policyc."
         )
     return version
@@ -227,7 +236,8 @@ def _requires(fields: Fields) -> tuple[str, ...]:
 def _file_name(name: str, where: str) -> str:
     if not is_safe_file_name(name):
         raise BundleError(
-            f"{where}.files: name '{name}' is refused: names are relative, of letters, digits, '.', '_', "
+            f"{where}.files: name '{name}' is refused: names are relative, of letters, digits, "
+            "'.', '_', "
             "'-' and '/', and no part starts with a dot."
         )
     return name
@@ -266,7 +276,8 @@ def _options(fields: Fields) -> dict[str, object]:
     buckets = Fields(options, f"{fields.where}.options").integers("batch_buckets", 1, 2**20)
     if not buckets or list(buckets) != sorted(set(buckets)):
         raise BundleError(
-            f"{fields.where}.options.batch_buckets: expected ascending batch sizes, got {list(buckets)}."
+            f"{fields.where}.options.batch_buckets: expected ascending batch sizes, got "
+            f"{list(buckets)}."
         )
     return options
 

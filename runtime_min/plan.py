@@ -1,8 +1,9 @@
 """The plan of a bundle for one compute capability: kernels, and launches per batch bucket.
 
-The records here are the schema: the reader (`plan_reader`) builds them from `plan/<cc>.json`, the writer
-builds them itself and stores `plan_text`. Offsets and sizes are bytes, strides are elements, axes stand
-outermost first. Source of the argument rules: how Triton 3.6 and 3.9 lay out kernel parameters.
+The records here are the schema: the reader (`plan_reader`) builds them from `plan/<cc>.json`, the
+writer builds them itself and stores `plan_text`. Offsets and sizes are bytes, strides are elements,
+axes stand outermost first. Source of the argument rules: how Triton 3.6 and 3.9 lay out kernel
+parameters.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ class Parameter:
 class Kernel:
     """An entry point of a cubin.
 
-    `shared_bytes` is dynamic shared memory, `cluster` the number of thread blocks of a cluster along x
-    (1: none), `pdl` whether the kernel waits for its predecessor itself (programmatic dependent launch).
+    `shared_bytes` is dynamic shared memory, `cluster` the number of thread blocks of a cluster
+    along x (1: none), `pdl` whether the kernel waits for its predecessor itself (programmatic
+    dependent launch).
     """
 
     file: str
@@ -98,7 +100,7 @@ class NullArgument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescriptorArgument:
-    """A tensor map by value (128 bytes), then the shape as i32 x rank, then the strides as i64 x rank.
+    """A tensor map by value (128 bytes), then shape (i32 x rank), then strides (i64 x rank).
 
     `swizzle`, `element_type` and `box` are those of Triton's `tensordesc_meta`.
     """
@@ -134,7 +136,7 @@ Argument = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One kernel launch. `grid` counts thread blocks (x is already a multiple of the kernel's cluster)."""
+    """One kernel launch. `grid` counts thread blocks; x is a multiple of the kernel's cluster."""
 
     kernel: str
     grid: tuple[int, int, int]

@@ -37,7 +37,8 @@ _LARGEST_CLUSTER = 16
 _LARGEST_FLOAT = 3.4028234663852886e38
 _ARGUMENT_FORMS = "{buffer}, {weight, offset}, {i32}, {f32}, {null: true}, {descriptor}"
 
-# Codes of `elem_type` in Triton's tensordesc_meta (they differ from the driver's), by our element type.
+# Codes of `elem_type` in Triton's tensordesc_meta (they differ from the driver's), by our element
+# type.
 _ELEMENT_TYPES: dict[DType, tuple[int, ...]] = {
     DType.U8: (0,),
     DType.BOOL: (0,),
@@ -62,8 +63,8 @@ def read_plan(data: bytes, where: str) -> Plan:
 
     Raises:
         BundleVersionError: another plan format.
-        PlanError: an unknown or missing key, a value out of range, an offset outside its arena, an unknown
-            kernel, or arguments that do not match the kernel's parameters.
+        PlanError: an unknown or missing key, a value out of range, an offset outside its arena, an
+            unknown kernel, or arguments that do not match the kernel's parameters.
     """
     fields = Fields(parse_json(data, where, PlanError), where, PlanError)
     version = fields.integer("format", 0, 2**31)
@@ -230,7 +231,8 @@ def _check_parameters(launch: Launch, kernel: Kernel, where: str) -> None:
     if given != declared:
         raise PlanError(
             f"{where}: arguments of {len(given)} parameters with sizes {list(given)}, but kernel "
-            f"'{launch.kernel}' declares {len(declared)} with sizes {list(declared)} (node {launch.node}). "
+            f"'{launch.kernel}' declares {len(declared)} with sizes {list(declared)} (node "
+            f"{launch.node}). "
             "The plan and the cubin do not belong together; compile the bundle again."
         )
 
@@ -299,11 +301,15 @@ def _descriptor(fields: Fields, arenas: Mapping[str, int]) -> DescriptorArgument
 
 
 def _check_descriptor(descriptor: DescriptorArgument, where: str) -> None:
-    """The rules of cuTensorMapEncodeTiled. Source: CUDA driver API reference, tensor map object management."""
+    """The rules of cuTensorMapEncodeTiled.
+
+    Source: CUDA driver API reference, tensor map object management.
+    """
     rank = descriptor.rank
     if not 1 <= rank <= 5 or len(descriptor.strides) != rank or len(descriptor.box) != rank:
         raise PlanError(
-            f"{where}: expected 1 to 5 axes in shape, strides and box alike, got {list(descriptor.shape)}, "
+            f"{where}: expected 1 to 5 axes in shape, strides and box alike, got "
+            f"{list(descriptor.shape)}, "
             f"{list(descriptor.strides)}, {list(descriptor.box)}."
         )
     size = descriptor.dtype.size_bytes
@@ -317,5 +323,6 @@ def _check_descriptor(descriptor: DescriptorArgument, where: str) -> None:
     expected = _ELEMENT_TYPES[descriptor.dtype]
     if descriptor.element_type not in expected:
         raise PlanError(
-            f"{where}.element_type: {descriptor.dtype.value} has {expected}, got {descriptor.element_type}."
+            f"{where}.element_type: {descriptor.dtype.value} has {expected}, got "
+            f"{descriptor.element_type}."
         )

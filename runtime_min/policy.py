@@ -142,8 +142,8 @@ class Policy:
             observation: as the bundle's processing description says (cameras, state, prompt).
             noise: start of the solver, [horizon, action width] or [1, horizon, action width];
                 converted to float32.
-            seed: draws the noise as `numpy.random.default_rng(seed).standard_normal(shape)`, rounded
-                to float32. With neither noise nor seed it is drawn from fresh entropy.
+            seed: draws the noise as `numpy.random.default_rng(seed).standard_normal(shape)`,
+                rounded to float32. With neither noise nor seed it is drawn from fresh entropy.
 
         Returns:
             float64 [horizon, robot width].
@@ -156,7 +156,8 @@ class Policy:
         self._check_open()
         if self._processing is None:
             raise BundleError(
-                f"{self.bundle.folder}: has no {PROCESSING_NAME}; call run() with the network's tensors."
+                f"{self.bundle.folder}: has no {PROCESSING_NAME}; call run() with the network's "
+                "tensors."
             )
         tensors: dict[str, Array] = dict(self._processing.prepare(observation))
         if NOISE in self.signature.inputs:
@@ -172,8 +173,9 @@ class Policy:
         """The network alone, on tensors with a leading batch axis.
 
         Args:
-            tensors: every input of `Policy.info["inputs"]` that the network reads; `state` is accepted
-                by every policy. Integers may have any integer type, floats and masks exactly theirs.
+            tensors: every input of `Policy.info["inputs"]` that the network reads; `state` is
+                accepted by every policy. Integers may have any integer type, floats and masks
+                exactly theirs.
             outputs: names from `Policy.info["outputs"]`.
 
         Returns:
@@ -189,7 +191,8 @@ class Policy:
             if name in results and not np.isfinite(results[name]).all():
                 index = tuple(int(axis[0]) for axis in np.nonzero(~np.isfinite(results[name])))
                 raise NonFiniteActions(
-                    f"{name}{list(index)} is {results[name][index]} on device {self.device}. Nothing "
+                    f"{name}{list(index)} is {results[name][index]} on device {self.device}. "
+                    "Nothing "
                     "is returned; do not move the robot. `policyc verify` tells whether the bundle "
                     "is sound on this machine."
                 )
@@ -198,7 +201,9 @@ class Policy:
     def run_for_comparison(
         self, tensors: Mapping[str, Array], outputs: Sequence[str]
     ) -> dict[str, Array]:
-        """As `run`, but results that are not finite are returned: for golden vectors, not for robots."""
+        """As `run`, but results that are not finite are returned: for golden vectors, not for
+        robots.
+        """
         self._check_open()
         wanted = self.signature.check_outputs(outputs)
         batch, inputs = self.signature.check_inputs(tensors)
@@ -264,7 +269,8 @@ def _null_driver(bundle: Bundle) -> NullDriver:
     """A null device of the first target's kind."""
     if not bundle.manifest.targets:
         raise IncompatibleDeviceError(
-            f"{bundle.folder}: compiled for no GPU, so there is no plan to record; pass device='cpu'."
+            f"{bundle.folder}: compiled for no GPU, so there is no plan to record; pass "
+            "device='cpu'."
         )
     target = bundle.manifest.targets[0]
     return NullDriver(null_facts(target.compute_capability, target.minimum_driver))

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from policyc.compiler.ir.graph import Graph, is_weight, stage_uses, value_types
 from policyc.compiler.ir.types import Array, DType, TensorType
 from policyc.runtime_min.errors import InputError
 
 _STATE = "state"
-"""Accepted from every caller: a policy that writes the state into the prompt does not read it here."""
+"""Accepted from every caller: a policy that writes the state into the prompt does not read it here.
+"""
 
 _PROMPT_MASK = "token_mask"
 _AXES: dict[str, tuple[str, ...]] = {
@@ -30,8 +32,8 @@ class Signature:
     """Inputs and outputs of the network.
 
     `inputs` are the types at the smallest batch bucket; `required` those that the network reads;
-    `vocabularies` the sizes of the embedding tables that integer inputs index; `outputs` the results
-    of an inference, `named` further values that can be asked for.
+    `vocabularies` the sizes of the embedding tables that integer inputs index; `outputs` the
+    results of an inference, `named` further values that can be asked for.
     """
 
     inputs: Mapping[str, TensorType]
@@ -148,8 +150,9 @@ class Signature:
     def _checked_integers(self, name: str, array: Array, dtype: DType) -> Array:
         if not np.issubdtype(array.dtype, np.integer):
             raise InputError(f"{name}: expected integers, got {array.dtype}.")
-        limit = self.vocabularies.get(name, int(np.iinfo(dtype.numpy).max) + 1)
-        outside = (array < 0) | (array >= limit)
+        largest = 2**31 if dtype is DType.I32 else 2**63
+        limit = self.vocabularies.get(name, largest)
+        outside = np.logical_or(np.less(array, 0), np.greater_equal(array, limit))
         if outside.any():
             index = _first(outside)
             raise InputError(
@@ -175,13 +178,13 @@ def _checked_mask(name: str, array: Array) -> Array:
     if array.dtype != np.bool_:
         raise InputError(f"{name}: expected bool, got {array.dtype}.")
     if name == _PROMPT_MASK:
-        empty = ~array.any(axis=-1)
+        empty = np.logical_not(np.any(array, axis=-1))
         if empty.any():
             raise InputError(f"{name}: sample {_first(empty)[0]} has no valid prompt token.")
     return np.ascontiguousarray(array)
 
 
-def _first(mask: Array) -> tuple[int, ...]:
+def _first(mask: NDArray[np.bool_]) -> tuple[int, ...]:
     """Index of the first true element."""
     return tuple(int(axis[0]) for axis in np.nonzero(mask))
 

@@ -1,6 +1,7 @@
 """Streams weights from a bundle's files to the device through two page-locked buffers.
 
-Peak host memory is the two buffers: while one is copied to the device, the other is filled from the file.
+Peak host memory is the two buffers: while one is copied to the device, the other is filled from the
+    file.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightRegion:
-    """One device allocation for all weights: its size, what to copy, and where each weight lies in it."""
+    """One device allocation for all weights: size, what to copy, and where each weight lies."""
 
     size_bytes: int
     spans: tuple[Span, ...]
@@ -105,7 +106,7 @@ def _chunks(
             file.seek(span.start)
             for start in range(span.start, span.end, buffers[0].nbytes):
                 chunk = buffers[turn][: min(buffers[0].nbytes, span.end - start)]
-                view = memoryview(chunk)
+                view = chunk.data
                 while view.nbytes:
                     count = file.readinto(view)
                     if not count:
@@ -118,7 +119,7 @@ def _chunks(
 
 
 def _release_file_cache(bundle: Bundle, region: WeightRegion) -> None:
-    """Where GPU and CPU share memory, cached pages of the files would take what the policy needs."""
+    """Where GPU and CPU share memory, cached pages of the files take what the policy needs."""
     for file in {span.file for span in region.spans}:
         with bundle.path_of(file).open("rb") as handle:
             os.posix_fadvise(handle.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
