@@ -1,6 +1,7 @@
 """The tensors of a pi0.5 checkpoint, as data for `tensor_map.bind`.
 
-Canonical names are openpi's, with the text embedding always under `EMBEDDING`. Weights are [out, in].
+Canonical names are openpi's, with the text embedding always under `EMBEDDING`; weights are
+[out, in].
 
 Source: Physical-Intelligence/openpi, src/openpi/models_pytorch and
 examples/convert_jax_model_to_pytorch.py, commit 15a9616; huggingface/lerobot,
@@ -137,4 +138,4 @@ PI05_TENSORS = TensorMap(
         ("text.key", "expert.key"),
     ),
 )
-"""What a pi0.5 checkpoint holds; layer l of the expert attends together with layer l of the text."""
+"""What a pi0.5 checkpoint holds; layer l of the expert attends with layer l of the text."""

@@ -1,12 +1,12 @@
-"""Checkpoint maps: which tensors a policy has, as data, and the engine that checks files against them.
+"""Checkpoint maps: which tensors a policy has, as data, and the engine that binds files to them.
 
 A map lists rows. A row's name may hold a placeholder such as `{text.layers}`: it stands for a layer
-index, and the number of layers is discovered from the names. A row's shape is a tuple of sizes, each a
-product of integers and dimension names (`3`, `text.width`, `3*expert.width`); every dimension is read
-from the tensors, and all tensors that mention it must agree.
+index, and the number of layers is discovered from the names. A row's shape is a tuple of sizes,
+each a product of integers and dimension names (`3`, `text.width`, `3*expert.width`); every
+dimension is read from the tensors, and all tensors that mention it must agree.
 
-Names in the files may differ from the map's in ways that are data too: a leading prefix, older module
-paths, a tied tensor that is stored under its partner's name only.
+Names in the files may differ from the map's in ways that are data too: a leading prefix, older
+module paths, a tied tensor that is stored under its partner's name only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Kind(Enum):
     REQUIRED = "required"
     OPTIONAL = "optional"
     UNUSED = "unused"
-    """Known to be in files and never needed: neither required nor read, its shape is not checked."""
+    """In some files and never needed: neither required nor read; its shape is not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Row:
 class Tie:
     """Two names of one tensor: where `name` is not in the files, `stand_in` is used.
 
-    Where both are there, `name` is used; in the layouts of `must_agree` both must hold the same bytes.
+    Where both are there, `name` is used; in the layouts of `must_agree` their bytes must be equal.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Tie:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Tensors of a policy that this map is not for: a pattern to search in names, and what to say."""
+    """Tensors that this map is not for: a pattern to search in names, and what to say."""
 
     pattern: str
     message: str
@@ -128,7 +128,7 @@ def bind(checkpoint: Checkpoint, tensor_map: TensorMap) -> Binding:
             raise CheckpointError(
                 f"{folder}: {refusal.message} Found {len(hits)} such tensors: {first_names(hits)}."
             )
-    skipped = []
+    skipped: list[str] = []
     for tie in tensor_map.ties:
         note, dropped = _apply_tie(checkpoint, tie, sources)
         notes.append(note)
@@ -152,7 +152,7 @@ def bind(checkpoint: Checkpoint, tensor_map: TensorMap) -> Binding:
 def _canonical_names(
     checkpoint: Checkpoint, tensor_map: TensorMap
 ) -> tuple[dict[str, str], list[str]]:
-    """Name in the map's spelling -> name in the files, and notes; refuses a mix of two spellings."""
+    """Name as the map spells it -> name in the files, and notes; refuses a mix of spellings."""
     sources = {name: name for name in checkpoint.tensors}
     notes = []
     for prefix in tensor_map.prefixes:
@@ -198,8 +198,8 @@ def _apply_tie(
     own, partner = sources.get(tie.name), sources.get(tie.stand_in)
     if own is None and partner is None:
         raise CheckpointError(
-            f"{checkpoint.folder}: neither '{tie.name}' nor '{tie.stand_in}', which can stand in for "
-            "it, is in the files. Save the checkpoint again with either of them."
+            f"{checkpoint.folder}: neither '{tie.name}' nor '{tie.stand_in}', which can stand in "
+            "for it, is in the files. Save the checkpoint again with either of them."
         )
     if partner is None:
         return "", ()
