@@ -1,0 +1,253 @@
+"""Times a loaded policy at three boundaries, and writes down what is needed to repeat it.
+
+- `replay`: one launch of the captured graph, by device events, inputs already there;
+- `run`: network inputs on the host to normalised actions on the host;
+- `infer`: raw observation (pictures, state, instruction) to actions in robot units.
+
+Percentiles are nearest-rank: each is a time that was measured, not one between two of them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from policyc import __version__
+from policyc.compiler.ir.types import Array
+from policyc.runtime_min.bundle import MANIFEST_NAME, Bundle
+from policyc.runtime_min.device_executor import DeviceExecutor
+from policyc.runtime_min.policy import NOISE, Policy
+from policyc.runtime_min.processing import Processing
+
+UNKNOWN = "unknown"
+PROMPT = "pick up the red block"
+_QUERY = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.limit,persistence_mode"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Percentiles of one boundary, in microseconds; `n` calls were timed."""
+
+    boundary: str
+    n: int
+    p50_us: float
+    p95_us: float
+    p99_us: float
+    max_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTiming:
+    """Phases of a load in a process that has the code imported already, in seconds."""
+
+    open_s: float
+    policy_load_s: float
+    first_call_s: float
+    median_call_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What was measured, where, with which settings."""
+
+    policyc: str
+    bundle: str
+    manifest_sha256: str
+    policy: str
+    device: str
+    hardware: Mapping[str, str]
+    host: Mapping[str, str]
+    precision: str
+    options: Mapping[str, object]
+    views: int
+    horizon: int
+    prompt_slots: int
+    prompt_valid: int
+    batch: int
+    warmup: int
+    taken_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """A measurement that can be repeated: setup and figures."""
+
+    setup: Setup
+    timings: tuple[Timing, ...]
+    load: LoadTiming | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """How to measure. `observation` None makes one up from the bundle's description."""
+
+    device: str
+    calls: int = 200
+    warmup: int = 20
+    seed: int = 0
+    observation: Mapping[str, object] | None = None
+    load: bool = False
+
+
+def bench_bundle(path: Path, options: BenchOptions) -> Receipt:
+    """Measure a bundle on a device.
+
+    Raises:
+        BundleError, DeviceError, InputError: as `Policy.load` and `Policy.infer` do.
+    """
+    processing = Processing.load(Bundle.open(path).folder)
+    observation = options.observation or made_up_observation(processing, options.seed)
+    load = time_load(path, options, observation) if options.load else None
+    with Policy.load(path, device=options.device) as policy:
+        tensors: dict[str, Array] = dict(processing.prepare(observation))
+        shape = policy.signature.input_type(NOISE, 1).shape
+        noise = np.random.default_rng(options.seed).standard_normal(shape).astype(np.float32)
+        tensors[NOISE] = noise
+        timings = _time_boundaries(policy, observation, tensors, options)
+        return Receipt(setup=_setup(policy, tensors, options), timings=timings, load=load)
+
+
+def made_up_observation(processing: Processing, seed: int) -> dict[str, object]:
+    """Random pictures of the network's size for every camera, zeros as state, a short prompt."""
+    generator = np.random.default_rng(seed)
+    cameras = processing.description.cameras
+    shape = (cameras.height, cameras.width, 3)
+    return {
+        "images": {
+            name: generator.integers(0, 256, shape, dtype=np.uint8) for name in cameras.names
+        },
+        "state": np.zeros(processing.description.state.width, np.float32),
+        "prompt": PROMPT,
+    }
+
+
+def timing_of(boundary: str, times_us: Sequence[float]) -> Timing:
+    """Percentiles of measured times; at least one."""
+    ordered = sorted(times_us)
+    return Timing(
+        boundary=boundary,
+        n=len(ordered),
+        p50_us=nearest_rank(ordered, 50),
+        p95_us=nearest_rank(ordered, 95),
+        p99_us=nearest_rank(ordered, 99),
+        max_us=ordered[-1],
+    )
+
+
+def nearest_rank(ordered: Sequence[float], percent: float) -> float:
+    """The smallest value with at least `percent` of all values at or below it."""
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+def time_calls(call: Callable[[], object], options: BenchOptions) -> tuple[float, ...]:
+    """Wall time of each of `options.calls` calls after the warm-up, in microseconds."""
+    for _ in range(options.warmup):
+        call()
+    times = []
+    for _ in range(options.calls):
+        start = time.perf_counter_ns()
+        call()
+        times.append((time.perf_counter_ns() - start) / 1000)
+    return tuple(times)
+
+
+def time_load(path: Path, options: BenchOptions, observation: Mapping[str, object]) -> LoadTiming:
+    """Load a policy and call it: how much slower is the first call than the others?"""
+    start = time.perf_counter()
+    Bundle.open(path)
+    opened = time.perf_counter()
+    with Policy.load(path, device=options.device) as policy:
+        loaded = time.perf_counter()
+        policy.infer(observation, seed=options.seed)
+        first = time.perf_counter()
+        few = BenchOptions(device=options.device, calls=min(19, options.calls), warmup=0)
+        times = time_calls(lambda: policy.infer(observation, seed=options.seed), few)
+    return LoadTiming(
+        open_s=opened - start,
+        policy_load_s=loaded - opened,
+        first_call_s=first - loaded,
+        median_call_s=nearest_rank(sorted(times), 50) / 1e6,
+    )
+
+
+def write_receipt(path: Path, receipt: Receipt) -> None:
+    """Store a receipt as JSON, aside and renamed."""
+    aside = path.with_name(path.name + ".partial")
+    aside.write_text(json.dumps(asdict(receipt), indent=2, sort_keys=True) + "\n", "utf-8")
+    aside.replace(path)
+
+
+def device_facts(device: str) -> dict[str, str]:
+    """Name, driver, clocks and power limit from nvidia-smi; `unknown` where it does not answer."""
+    keys = [key.replace(".", "_") for key in _QUERY.split(",")]
+    program = shutil.which("nvidia-smi")
+    if not device.startswith("cuda") or program is None:
+        return dict.fromkeys(keys, UNKNOWN)
+    ordinal = device.partition(":")[2]
+    command = (program, f"--query-gpu={_QUERY}", "--format=csv,noheader", "-i", ordinal)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    values = [value.strip() for value in done.stdout.strip().split(",")]
+    if done.returncode or len(values) != len(keys):
+        return dict.fromkeys(keys, UNKNOWN)
+    return dict(zip(keys, values, strict=True))
+
+
+def _time_boundaries(
+    policy: Policy,
+    observation: Mapping[str, object],
+    tensors: Mapping[str, Array],
+    options: BenchOptions,
+) -> tuple[Timing, ...]:
+    noise = tensors[NOISE]
+    run = timing_of("run", time_calls(lambda: policy.run(tensors), options))
+    infer = timing_of("infer", time_calls(lambda: policy.infer(observation, noise), options))
+    if not isinstance(policy.executor, DeviceExecutor):
+        return run, infer
+    policy.executor.measure_replays(1, options.warmup)
+    replays = policy.executor.measure_replays(1, options.calls)
+    return timing_of("replay", replays), run, infer
+
+
+def _setup(policy: Policy, tensors: Mapping[str, Array], options: BenchOptions) -> Setup:
+    manifest = policy.bundle.manifest
+    data = (policy.bundle.folder / MANIFEST_NAME).read_bytes()
+    return Setup(
+        policyc=__version__,
+        bundle=policy.bundle.folder.name,
+        manifest_sha256=hashlib.sha256(data).hexdigest(),
+        policy=manifest.policy,
+        device=policy.device,
+        hardware=device_facts(policy.device),
+        host=_host(),
+        precision=manifest.precision,
+        options=dict(manifest.options),
+        views=tensors["images"].shape[1],
+        horizon=tensors[NOISE].shape[1],
+        prompt_slots=tensors["token_mask"].shape[1],
+        prompt_valid=int(tensors["token_mask"].sum()),
+        batch=1,
+        warmup=options.warmup,
+        taken_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _host() -> dict[str, str]:
+    return {
+        "machine": platform.machine(),
+        "cpus": str(os.cpu_count()),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "kernel": platform.release(),
+    }
