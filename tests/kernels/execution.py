@@ -18,14 +18,28 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from policyc.compiler.ir.types import Array
-from policyc.kernels.spec import KernelCall, View
+from policyc.compiler.ir.types import Array, DType
+from policyc.kernels.spec import Argument, Descriptor, KernelCall, View
 
 
 def interpret_triton() -> None:
     """Make this process interpret kernels; to be called before triton is imported."""
     assert "triton" not in sys.modules, "triton is already imported"
     os.environ["TRITON_INTERPRET"] = "1"
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    multiply = interpreter.InterpreterBuilder.create_dot
+
+    def widened(builder: Any, handle: Any) -> Any:
+        is_bf16 = handle.dtype.scalar == tl.bfloat16
+        return builder.create_fp_ext(handle, tl.float32) if is_bf16 else handle
+
+    def multiply_wide(builder: Any, a: Any, b: Any, *rest: Any) -> Any:
+        # The interpreter keeps bfloat16 as its bits and would multiply those as integers.
+        return multiply(builder, widened(builder, a), widened(builder, b), *rest)
+
+    interpreter.InterpreterBuilder.create_dot = multiply_wide
 
 
 def kernel_function(call: KernelCall) -> Any:
@@ -50,17 +64,46 @@ def program_module(program: str) -> ModuleType:
 
 def launch(call: KernelCall, tensors: dict[str, Any], **options: object) -> None:
     """Launch one call; `tensors` are flat, by the name of the buffer."""
-    arguments = {}
-    for name, argument in call.arguments:
-        is_view = isinstance(argument, View)
-        arguments[name] = tensors[argument.base][argument.offset :] if is_view else argument
     kernel_function(call)[call.grid](
-        **arguments,
+        **bound_arguments(call, tensors),
         **dict(call.constants),
         num_warps=call.num_warps,
         num_stages=call.num_stages,
         **options,
     )
+
+
+def bound_arguments(call: KernelCall, tensors: dict[str, Any]) -> dict[str, Any]:
+    """The call's arguments as Triton takes them: views as tensors, tensor maps as host descriptors."""
+    return {name: _bound(argument, tensors) for name, argument in call.arguments}
+
+
+def _bound(argument: Argument, tensors: dict[str, Any]) -> Any:
+    if isinstance(argument, View):
+        return pointer(tensors, argument)
+    if isinstance(argument, Descriptor):
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        view = argument.view
+        sizes = (list(view.shape), list(view.strides), list(argument.block))
+        return TensorDescriptor(pointer(tensors, view), *sizes)
+    return argument
+
+
+def pointer(tensors: dict[str, Any], view: View) -> Any:
+    """The buffer from the view's first element on, as elements of the view's type."""
+    import torch
+
+    types = {
+        DType.F64: torch.float64,
+        DType.F32: torch.float32,
+        DType.BF16: torch.bfloat16,
+        DType.I64: torch.int64,
+        DType.I32: torch.int32,
+        DType.U8: torch.uint8,
+        DType.BOOL: torch.bool,
+    }
+    return tensors[view.base].view(types[view.dtype])[view.offset :]
 
 
 def run_interpreted(calls: tuple[KernelCall, ...], buffers: dict[str, Array]) -> dict[str, Array]:
