@@ -177,8 +177,13 @@ def _resize_lerobot(image: NDArray[Any], size: tuple[int, int]) -> Pixels:
 def _taps(
     source: int, target: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """For each target pixel: the two source pixels and the weight of the second."""
-    centre = (np.arange(target, dtype=np.float32) + np.float32(0.5)) * np.float32(source / target)
-    position = np.maximum(centre - np.float32(0.5), np.float32(0.0))
+    """For each target pixel: the two source pixels and the weight of the second.
+
+    torch multiplies and subtracts with one rounding where the processor can (all current ones do);
+    float64 gives the same bits.
+    """
+    ratio = np.float64(np.float32(source / target))
+    centre = (np.arange(target) + 0.5) * ratio - 0.5
+    position = np.maximum(centre.astype(np.float32), np.float32(0.0))
     low = position.astype(np.int64)
     return low, np.minimum(low + 1, source - 1), position - low.astype(np.float32)
