@@ -28,6 +28,7 @@ class ExitCode(IntEnum):
 USER_ERRORS: tuple[tuple[str, str, ExitCode], ...] = (
     ("compiler.options", "OptionError", ExitCode.USAGE),
     ("compiler.synth.checkpoint", "SynthesisError", ExitCode.USAGE),
+    ("compiler.errors", "CompileError", ExitCode.CHECKPOINT),
     ("frontends.errors", "FrontendError", ExitCode.CHECKPOINT),
     ("compiler.ir.errors", "TensorFileError", ExitCode.CHECKPOINT),
     ("profiles.errors", "ProfileError", ExitCode.TOOLCHAIN),

@@ -19,7 +19,7 @@ def print_result(result: RenderableType) -> None:
 
 def print_json(value: object) -> None:
     """Print a value as JSON to stdout."""
-    print(json.dumps(value, indent=2, sort_keys=True))  # noqa: T201
+    print(json.dumps(value, indent=2, sort_keys=True, allow_nan=False))  # noqa: T201
 
 
 @contextmanager

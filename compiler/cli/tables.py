@@ -94,20 +94,23 @@ def verification_table(verification: Verification) -> Table:
     """Every comparison with its limits and verdict."""
     rows = [
         (
-            item.case,
-            item.output,
-            f"{item.max_abs:.3g} / {item.limits.max_abs:.3g}",
-            f"{item.relative_l2:.3g} / {item.limits.relative_l2:.3g}",
+            item.name,
+            f"{item.max_abs_error:.3g} / {item.limit.max_abs:.3g}",
+            f"{item.relative_l2:.3g} / {item.limit.relative_l2:.3g}",
             f"{item.cosine:.8f}",
             "ok" if item.passed else "FAILED",
         )
         for item in verification.comparisons
     ]
-    where = verification.device or "structure only"
+    golden = verification.golden
+    where = "structure only" if golden is None else golden.device
     verdict = "ok" if verification.passed else "FAILED"
     title = f"{verification.path}: {verdict} ({where}, {verification.files} files)"
-    columns = ("case", "output", "max error / limit", "relative / limit", "cosine", "")
-    return _table(title, columns, rows)
+    columns = ("output", "max error / limit", "relative / limit", "cosine", "")
+    table = _table(title, columns, rows)
+    if golden is not None and golden.first_failure is not None:
+        table.caption = escape(f"first value out of tolerance: {golden.first_failure}")
+    return table
 
 
 def setup_table(setup: Setup) -> Table:
