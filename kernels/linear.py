@@ -1,15 +1,17 @@
 """Matrix products `act(x w^T + bias)`, their gated form, and partial sums over ranges of K.
 
-Three kernels for one problem: `mapped_linear` reads its operands through tensor maps (one tile a program),
-`persistent_linear` does the same with a fixed number of programs that walk over the tiles, and
-`strided_linear` reads through pointers (any alignment, any compute capability, float32 in IEEE arithmetic).
+Three kernels for one problem: `mapped_linear` reads its operands through tensor maps (one tile a
+program), `persistent_linear` does the same with a fixed number of programs that walk over the
+tiles, and `strided_linear` reads through pointers (any alignment, any compute capability, float32
+in IEEE arithmetic).
 
-Shapes and strides are constexprs: a plan holds one machine code a shape, without index arithmetic or masks
-that the shape does not need. x is [M, K], w [N, K], both with unit inner stride; the result is contiguous.
-With GATED rows 2i and 2i+1 of w are gate and up of result column i, so one register tile holds both.
+Shapes and strides are constexprs: a plan holds one machine code a shape, without index arithmetic
+or masks that the shape does not need. x is [M, K], w [N, K], both with unit inner stride; the
+result is contiguous. With GATED rows 2i and 2i+1 of w are gate and up of result column i, so one
+register tile holds both.
 
-Dependent launch (PDL): a program first lets its successor start, then touches only weights, then waits for
-its predecessor, whose results (x) it reads and whose buffers it may overwrite.
+Dependent launch (PDL): a program first lets its successor start, then touches only weights, then
+waits for its predecessor, whose results (x) it reads and whose buffers it may overwrite.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ import triton.language as tl
 @triton.jit
 def _activate(x, ACTIVATION: tl.constexpr):
     if ACTIVATION == "gelu_tanh":
-        # 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3): no cancellation for
-        # negative x. The constants are -2 sqrt(2/pi) log2(e), and that times 0.044715.
+        # 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3): nothing
+        # cancels for negative x. The constants are -2 sqrt(2/pi) log2(e), and that times 0.044715.
         return x / (1.0 + tl.exp2(x * (-2.302208198144325 - 0.1029432395800235 * x * x)))
     elif ACTIVATION == "silu":
         return x / (1.0 + tl.exp2(-1.4426950408889634 * x))
@@ -39,7 +41,7 @@ def _tile_origin(
     BLOCK_N: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """First row and column of a tile; GROUP_M tiles of rows share each tile of weights while it is in L2."""
+    """First row and column of a tile; GROUP_M tiles of rows in turn share a tile of weights."""
     row_tiles: tl.constexpr = tl.cdiv(M, BLOCK_M)
     group_tiles: tl.constexpr = GROUP_M * tl.cdiv(N, BLOCK_N)
     first = (tile // group_tiles) * GROUP_M
@@ -59,7 +61,7 @@ def _prefetch(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Ask for ROWS x COLUMNS (a power of two) bf16 weights to be brought into L2, 128 bytes a request."""
+    """Ask for ROWS x COLUMNS (a power of two) bf16 weights to come to L2, 128 bytes a request."""
     rows = tl.minimum(first_row + tl.arange(0, ROWS), N - 1)
     columns = tl.minimum(first_k + 64 * tl.arange(0, COLUMNS // 64), K - 1)
     lines = w + rows[:, None] * STRIDE_W + columns[None, :]
@@ -110,7 +112,7 @@ def _finish(
     GATED: tl.constexpr,
     STORE_MAP: tl.constexpr,
 ):
-    """Epilogue in registers: bias, activation, gate, rounding, store of one tile [BLOCK_M, BLOCK_N]."""
+    """Epilogue of a tile [BLOCK_M, BLOCK_N]: bias, activation, gate, rounding, store."""
     if bias is not None:
         bias_columns = column + tl.arange(0, BLOCK_N)
         acc += tl.load(bias + bias_columns, mask=bias_columns < N, other=0.0)[None, :]
@@ -130,9 +132,10 @@ def _finish(
     else:
         rows = row + tl.arange(0, BLOCK_M)
         columns = first + tl.arange(0, width)
-        places = out + split * (M * result_columns) + rows[:, None] * result_columns + columns[None, :]
+        places = rows[:, None] * result_columns + columns[None, :]
         inside = (rows < M)[:, None] & (columns < result_columns)[None, :]
-        tl.store(places, value.to(out.dtype.element_ty), mask=inside)
+        first_place = out + split * (M * result_columns)
+        tl.store(first_place + places, value.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -158,8 +161,8 @@ def _mapped_tile(
 ):
     """One tile of BLOCK_M rows and BLOCK_N + SIDE_N columns, over SPLIT_K columns of K.
 
-    Blocks are powers of two; a second, narrower accumulator gives the tile widths between them. Reads
-    beyond the operands yield zeros, so the last range of K needs no mask.
+    Blocks are powers of two; a second, narrower accumulator gives the tile widths between them.
+    Reads beyond the operands yield zeros, so the last range of K needs no mask.
     """
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     if SIDE_N > 0:
@@ -213,10 +216,10 @@ def mapped_linear(
         x_map: tensor map of x [M, K], block [BLOCK_M, BLOCK_K].
         w_map: tensor map of w [N, K], block [BLOCK_N, BLOCK_K].
         side_map: the same with block [SIDE_N, BLOCK_K]; None where SIDE_N is 0.
-        out: tensor map of the result with the tile as block (STORE_MAP), else pointer; [ranges, M, N].
+        out: the result [ranges, M, N] as a pointer, or as a tensor map of tiles (STORE_MAP).
         w: pointer to w for the prefetch; None where PREFETCH is 0.
         bias: pointer to float32 [N], or None.
-        PREFETCH: columns of K of the own weights to ask for before the wait; 0 or a power of two >= 64.
+        PREFETCH: columns of K to ask for before the wait; 0 or a power of two >= 64.
     """
     row, column = _tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N + SIDE_N, GROUP_M)
     split = tl.program_id(1)
@@ -248,7 +251,7 @@ def persistent_linear(
     STORE_MAP: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """PROGRAMS programs walk over all tiles; the loads of the next tile run under the epilogue of this one.
+    """PROGRAMS programs walk over all tiles; the next tile's loads run under this one's epilogue.
 
     Arguments as in `mapped_linear`; grid (PROGRAMS, 1, 1).
     """
@@ -287,8 +290,8 @@ def strided_linear(
 ):
     """One tile a program through pointers; grid (tiles, K ranges of SPLIT_K columns, 1).
 
-    Row r of x starts at element `r // INNER_M * STRIDE_OUTER + r % INNER_M * STRIDE_X`: rows of a slice
-    of a batched tensor. x and w have one element type; float32 is multiplied in float32.
+    Row r of x starts at element `r // INNER_M * STRIDE_OUTER + r % INNER_M * STRIDE_X`: rows of a
+    slice of a batched tensor. x and w have one element type; float32 is multiplied in float32.
     """
     row, column = _tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     split = tl.program_id(1)

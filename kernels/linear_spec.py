@@ -1,4 +1,4 @@
-"""The linear family: linear, split_linear, gated_linear. Free of Triton; the kernels are in `linear.py`."""
+"""The linear family: linear, split_linear, gated_linear. The kernels are in `linear.py`."""
 
 from __future__ import annotations
 
@@ -168,8 +168,8 @@ def _shape(node: Node, operands: tuple[TensorType, ...]) -> Shape:
 def _plain_weight(w: View) -> View:
     if w.shape[1] > 1 and w.strides[1] != 1:
         raise LayoutError(
-            f"weight {w.base}: shape {w.shape} with strides {w.strides}, expected unit stride along K. "
-            f"Materialise it as [N, K] first."
+            f"weight {w.base}: shape {w.shape} with strides {w.strides}, expected unit stride "
+            f"along K. Materialise it as [N, K] first."
         )
     return w
 
@@ -181,9 +181,9 @@ def _matrix_map(view: View, rows: int, stride: int, block: tuple[int, int]) -> D
     step = stride if rows > 1 else columns
     if view.offset * size % MAP_ALIGNMENT_BYTES or step * size % MAP_ALIGNMENT_BYTES:
         raise LayoutError(
-            f"{view.base}: a tensor map needs base and row stride at multiples of {MAP_ALIGNMENT_BYTES} "
-            f"bytes, got offset {view.offset * size} and stride {step * size}. Copy it first, or choose "
-            f"parameters with maps=0."
+            f"{view.base}: a tensor map needs base and row stride at multiples of "
+            f"{MAP_ALIGNMENT_BYTES} bytes, got offset {view.offset * size} and stride "
+            f"{step * size}. Copy it first, or choose parameters with maps=0."
         )
     plain = replace(view, shape=(rows, columns), strides=(step, 1))
     return Descriptor(view=plain, block=block)
@@ -193,8 +193,8 @@ def _mapped_call(launch: _Launch, device: Device) -> KernelCall:
     shape, tile, rows = launch.shape, launch.tile, launch.rows
     if rows.outer_stride:
         raise LayoutError(
-            f"x of {launch.x.base}: rows of shape {launch.x.shape} with strides {launch.x.strides} need "
-            f"two strides, a tensor map has one. Copy it first, or choose parameters with maps=0."
+            f"x of {launch.x.base}: rows of shape {launch.x.shape} with strides {launch.x.strides} "
+            f"need two strides, a tensor map has one. Copy it first, or choose maps=0."
         )
 
     def weights(width: int) -> Descriptor:

@@ -1,4 +1,4 @@
-"""Tiles that the linear family offers, why a device cannot run one, and what one is expected to cost.
+"""Tiles that the linear family offers, why a device cannot run one, and what each should cost.
 
 The cost is a model: it ranks tiles where nothing was measured, and is never shown as a measurement.
 """
@@ -51,8 +51,9 @@ class Shape:
 class Tile:
     """Parameters of one kernel: see `kernels/linear.py`.
 
-    `side_n` widens the tile by a second accumulator; `maps` reads through tensor maps; `persistent` is the
-    number of programs a processor keeps (0: one tile a program); `prefetch` asks for weights before the wait.
+    `side_n` widens the tile by a second accumulator; `maps` reads through tensor maps;
+    `persistent` is the number of programs a processor keeps (0: one tile a program); `prefetch`
+    asks for weights before the wait.
     """
 
     block_m: int
@@ -97,8 +98,8 @@ def _tile(sizes: tuple[int, int, int, int, int], **more: int) -> Tile:
     )
 
 
-# Many rows: one or two programs a processor, wgmma of 64 rows a warp group; side accumulators give tile
-# counts just below the number of processors.
+# Many rows: one or two programs a processor, wgmma of 64 rows a warp group; side accumulators give
+# tile counts just below the number of processors.
 _MANY_ROWS = (
     _tile((128, 128, 64, 8, 3)),
     _tile((128, 128, 64, 8, 4)),
@@ -126,7 +127,7 @@ _MANY_ROWS = (
     _tile((64, 64, 64, 4, 6)),
 )
 
-# Few rows: enough programs to fill the device, whole ranges of weights on their way before the wait.
+# Few rows: enough programs to fill the device, whole ranges of weights asked for before the wait.
 _FEW_ROWS = tuple(
     _tile((rows, columns, depth, 4, stages), prefetch=prefetch)
     for rows, columns, depth, stages in (
@@ -201,7 +202,7 @@ def tiles_for(shape: Shape) -> tuple[Tile, ...]:
 
 
 def candidate_of(shape: Shape, tile: Tile, device: Device) -> Candidate:
-    """The tile as a candidate, with its reason for rejection or its expected cost in microseconds."""
+    """The tile as a candidate: its reason for rejection, and its expected cost in microseconds."""
     return Candidate(
         parameters=tile.parameters,
         cost=round(expected_us(shape, tile, device), 3),
@@ -229,7 +230,7 @@ def _map_rejection(shape: Shape, tile: Tile, device: Device) -> str:
         return f"rows of {row_bytes} bytes, tensor maps need multiples of {MAP_ALIGNMENT_BYTES}"
     result_bytes = shape.result_columns * shape.result_dtype.size_bytes
     if tile.store_map and result_bytes % MAP_ALIGNMENT_BYTES:
-        return f"result rows of {result_bytes} bytes, tensor maps need multiples of {MAP_ALIGNMENT_BYTES}"
+        return f"result rows of {result_bytes} bytes, tensor maps need {MAP_ALIGNMENT_BYTES}s"
     if shape.splits > 1 and (tile.persistent or tile.store_map):
         return "partial sums are stored through pointers, one tile a program"
     if shape.splits > 1 and shape.split_k % tile.block_k:
@@ -238,7 +239,7 @@ def _map_rejection(shape: Shape, tile: Tile, device: Device) -> str:
 
 
 def shared_bytes(shape: Shape, tile: Tile) -> int:
-    """Upper bound of the shared memory of one program: stages of operands, and the result on its way out."""
+    """Upper bound of a program's shared memory: stages of operands, the result on its way out."""
     operands = (tile.block_m + tile.width) * tile.block_k * shape.dtype.size_bytes
     columns = tile.block_n // 2 if shape.gated else tile.block_n
     result = tile.block_m * columns * shape.result_dtype.size_bytes
@@ -263,7 +264,7 @@ _LAUNCH_US = 1.0
 
 
 def _flop_per_clock(shape: Shape, tile: Tile, device: Device) -> float:
-    """Dense multiply-adds x 2 of one processor. Source: NVIDIA data sheets, peak / (processors x clock)."""
+    """Dense multiply-adds x 2 of one processor. Source: NVIDIA data sheets, peak over clock."""
     if shape.dtype is DType.F32:
         return _FLOAT32_FLOP_PER_CLOCK
     capability = device.compute_capability
@@ -281,7 +282,7 @@ def _flop_per_clock(shape: Shape, tile: Tile, device: Device) -> float:
 
 
 def expected_us(shape: Shape, tile: Tile, device: Device) -> float:
-    """Model of one launch: the busiest processor's tiles, its epilogues, or the weights' way from DRAM."""
+    """Model of a launch: the busiest processor's tiles and epilogues, or the weights from DRAM."""
     tiles = blocks(shape.m, tile.block_m) * blocks(shape.n, tile.width) * shape.splits
     share = blocks(tiles, device.sm_count)
     resident = max(

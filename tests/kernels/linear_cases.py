@@ -46,7 +46,9 @@ class Product:
             attrs = GatedLinearAttributes(activation=self.activation, dtype=self.dtype)
         if self.op == "split_linear":
             attrs = SplitLinearAttributes(splits=self.splits)
-        node = Node(op=self.op, inputs=("x", "@w", "@bias")[: len(self.types)], outputs=(), attrs=attrs)
+        node = Node(
+            op=self.op, inputs=("x", "@w", "@bias")[: len(self.types)], outputs=(), attrs=attrs
+        )
         (result,) = infer(node, self.types)
         output = Value(name="out", type=result)
         return Node(op=self.op, inputs=node.inputs, outputs=(output,), attrs=attrs)
