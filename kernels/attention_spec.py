@@ -10,6 +10,7 @@ from policyc.compiler.ir.graph import Node
 from policyc.compiler.ir.types import DType, TensorType
 from policyc.kernels.layout import (
     Constant,
+    axis_strides,
     blocks,
     kernel_call,
     parameters,
@@ -279,11 +280,6 @@ def _workspace(shape: _Shape, splits: int, scratch: View) -> tuple[View, View]:
     return part(0, rows * shape.width), part(rows * shape.width, 2 * rows)
 
 
-def _strides(view: View | None, name: str) -> dict[str, Constant]:
-    batch, row, head = view.strides[:3] if view is not None else (0, 0, 0)
-    return {f"{name}_BATCH": batch, f"{name}_STRIDE": row, f"{name}_HEAD": head}
-
-
 def _tile_call(
     attrs: AttentionAttributes,
     shape: _Shape,
@@ -318,12 +314,12 @@ def _tile_call(
         "D": shape.width,
         "D_MAIN": main,
         "D_REST": rest,
-        **_strides(q, "Q"),
-        **_strides(k, "K"),
-        **_strides(v, "V"),
-        **_strides(second_k, "SECOND_K"),
-        **_strides(second_v, "SECOND_V"),
-        **_strides(out, "OUT"),
+        **axis_strides(q, "Q"),
+        **axis_strides(k, "K"),
+        **axis_strides(v, "V"),
+        **axis_strides(second_k, "SECOND_K"),
+        **axis_strides(second_v, "SECOND_V"),
+        **axis_strides(out, "OUT"),
         "SPLITS": settings["splits"],
         "BLOCK_M": settings["block_m"],
         "BLOCK_N": settings["block_n"],
@@ -352,7 +348,7 @@ def _combine_call(
         "KV_HEADS": shape.kv_heads,
         "GROUP": shape.group,
         "D": shape.width,
-        **_strides(out, "OUT"),
+        **axis_strides(out, "OUT"),
         "SPLITS": settings["splits"],
         "SPLITS_BLOCK": splits,
         "BLOCK_D": width,

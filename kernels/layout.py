@@ -84,6 +84,21 @@ def require_unit_stride(view: View, what: str) -> None:
         )
 
 
+def require_contiguous(view: View, what: str) -> None:
+    """Raise LayoutError unless the view is contiguous."""
+    if not view.is_contiguous:
+        raise LayoutError(
+            f"{what} of {view.base}: strides {view.strides} of shape {view.shape}, "
+            "expected a contiguous buffer."
+        )
+
+
+def axis_strides(view: View | None, name: str) -> dict[str, Constant]:
+    """Strides of [B, T, H, D] as `<name>_BATCH`, `<name>_STRIDE`, `<name>_HEAD`; 0 for an absent view."""
+    batch, row, head = view.strides[:3] if view is not None else (0, 0, 0)
+    return {f"{name}_BATCH": batch, f"{name}_STRIDE": row, f"{name}_HEAD": head}
+
+
 def as_bytes(view: View) -> View:
     """The view with booleans as the bytes that hold them (0 or 1)."""
     return replace(view, dtype=DType.U8) if view.dtype is DType.BOOL else view
