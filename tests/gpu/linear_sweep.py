@@ -158,7 +158,7 @@ def options_of(call: KernelCall) -> dict[str, Any]:
 
 
 def compile_candidate(product: Product, parameters: Parameters, device: TestDevice) -> str:
-    """Fill Triton's disk cache exactly as the later launch will ask for it; the error, or nothing."""
+    """Fill Triton's disk cache as the later launch will ask for it; the error, or nothing."""
     import torch
     from triton.runtime.driver import driver
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from policyc.compiler.ir.types import DType
-from policyc.kernels.spec import Argument, KernelCall, View
+from policyc.kernels.spec import Argument, Descriptor, KernelCall, View
 from tests.kernels.execution import kernel_function
 
 _TYPES = {
@@ -65,6 +65,8 @@ def compile_call(call: KernelCall, compute_capability: int) -> Usage:
 def _type(argument: Argument) -> str:
     if isinstance(argument, View):
         return "*" + _TYPES[argument.dtype]
+    if isinstance(argument, Descriptor):
+        return f"tensordesc<{_TYPES[argument.view.dtype]}{list(argument.block)}>"
     assert isinstance(argument, int | float), f"argument {argument} has no type here"
     return "i32" if isinstance(argument, int) else "fp32"
 
