@@ -6,7 +6,6 @@ Source of struct fields, attribute ids and entry points: CUDA driver API referen
 from __future__ import annotations
 
 import ctypes
-import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -38,13 +37,14 @@ def count_devices() -> int:
 
 def _bindings() -> Any:  # noqa: ANN401  (the bindings have no type information)
     try:
-        return importlib.import_module("cuda.bindings.driver")
+        from cuda.bindings import driver
     except ImportError as fault:
         raise DeviceError(
             f"cuda.bindings.driver can't be imported: {fault}. A CUDA device was asked for; "
             "install "
             "policyc[cuda], or pass device='cpu'."
         ) from fault
+    return driver
 
 
 class CudaDriver:

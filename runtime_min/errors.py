@@ -1,5 +1,6 @@
-"""Errors of the runtime. Every message says what, where, what was expected, what was found and what
-to do.
+"""Errors of the runtime.
+
+Every message says what, where, what was expected, what was found and what to do.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""A driver without a device: records every call and refuses the ones that a real device would
-    suffer from.
+"""A driver without a device: records calls and refuses those that a device would suffer from.
 
 It computes nothing. Its memory starts as 0xFF bytes (NaN in every float type), so results that were
 never computed cannot be taken for actions. A test may hand it kernels written in Python, which then

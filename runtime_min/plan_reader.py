@@ -81,7 +81,8 @@ def read_plan(data: bytes, where: str) -> Plan:
     buckets: dict[int, Bucket] = {}
     for text, item in fields.mapping("buckets").items():
         place = f"{where}.buckets.{text}"
-        buckets[_batch(text, place)] = _bucket(Fields(item, place, PlanError), kernels)
+        batch = _batch(text, place)
+        buckets[batch] = _bucket(Fields(item, place, PlanError), kernels)
     fields.done()
     if not buckets:
         raise PlanError(f"{where}.buckets: expected at least one batch bucket, got none.")

@@ -1,4 +1,4 @@
-"""A small bundle, made by hand: a graph, a plan of three kernels, weights, processing, golden vectors.
+"""A small bundle, made by hand: graph, plan of three kernels, weights, processing, golden vectors.
 
     lang_emb = embedding(tokens, @table);  hidden = noise @w^T;  actions = noise + hidden
     doubled = 2 * hidden (report stage)
@@ -39,6 +39,7 @@ from policyc.runtime_min.manifest import (
 )
 from policyc.runtime_min.null_driver import EmulatedKernel, NullDriver
 from policyc.runtime_min.plan import (
+    Argument,
     Bucket,
     Buffer,
     BufferArgument,
@@ -232,7 +233,7 @@ def _launches(batch: int, rows: int) -> tuple[Launch, ...]:
         element_type=7,
     )
     nulls = (NullArgument(), NullArgument())
-    arguments = {
+    arguments: dict[str, tuple[Argument, ...]] = {
         "embed": (
             BufferArgument(arena="prompt", offset=0),
             WeightArgument(weight="table", offset=0),
@@ -374,7 +375,7 @@ def _golden() -> dict[str, Array]:
 
 
 def write_bundle(folder: Path, tokenizer: Path | None = None) -> Path:
-    """Write the bundle to `folder` and return it; with a tokenizer it has a processing description."""
+    """Write the bundle to `folder`; with a tokenizer it gets a processing description."""
     for name in ("graph", "plan", f"kernels/{CAPABILITY}"):
         (folder / name).mkdir(parents=True)
     for batch in BUCKETS:
