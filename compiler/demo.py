@@ -1,4 +1,4 @@
-"""`make demo`: compiles the small trained policy, checks the bundles, runs it beside official results.
+"""`make demo`: compiles the small trained policy, checks the bundles, runs recorded observations.
 
 Needs no GPU: the bundle for h100 gets machine code, and everything that runs here runs on the CPU.
 """
