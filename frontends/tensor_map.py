@@ -334,14 +334,18 @@ def _unify(symbol: str, found: _Size, known: dict[str, _Size], folder: str) -> N
     assert len(unknown) <= 1, f"{symbol} has more than one dimension that no plain shape gives"
     if unknown and found.value % product == 0:
         known[unknown[0]] = _Size(value=found.value // product, where=found.where)
-    elif unknown or product != found.value:
-        sources = [f"{name} is {known[name].value} by {known[name].where}" for name in names[:1]]
-        reason = f" ({sources[0]})" if sources and not unknown else ""
-        form = f"a multiple of {product}" if unknown else f"{symbol} = {product}"
-        raise CheckpointError(
-            f"{folder}: {found.where} is {found.value}, expected {form}{reason}. "
-            "The tensors do not belong to one model; save the checkpoint again."
-        )
+        return
+    if not unknown and found.value == product:
+        return
+    expected = str(product) if symbol == str(product) else f"{symbol} = {product}"
+    if unknown:
+        expected = f"a multiple of {product}"
+    elif names:
+        expected += f" ({names[0]} is {known[names[0]].value} by {known[names[0]].where})"
+    raise CheckpointError(
+        f"{folder}: {found.where} is {found.value}, expected {expected}. "
+        "The tensors do not belong to one model; save the checkpoint again."
+    )
 
 
 def _require_equal(
