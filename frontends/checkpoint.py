@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+from numpy.typing import NDArray
 
 from policyc.compiler.ir.errors import TensorFileError, TypeMismatch
 from policyc.compiler.ir.tensor_file import TensorFile, first_names
@@ -29,6 +30,7 @@ OPENPI_KEYS = ("action_horizon", "action_dim", "paligemma_variant")
 LEROBOT_KEYS = ("input_features", "output_features", "chunk_size")
 
 _JSON_LIMIT_BYTES = 64 * 1024 * 1024
+_PIECE_BYTES = 16 * 1024 * 1024
 
 # Entries of a folder without usable weights -> what the folder is, and what to do.
 _OTHER_WEIGHTS = (
@@ -94,8 +96,9 @@ class Checkpoint:
 
     def same_bytes(self, first: str, second: str) -> bool:
         """Do two tensors have the same type and hold the same bytes?"""
-        a, b = self._source(first).raw(first), self._source(second).raw(second)
-        return self.tensors[first] == self.tensors[second] and bool(np.array_equal(a, b))
+        return self.tensors[first] == self.tensors[second] and _equal(
+            self._source(first).raw(first), self._source(second).raw(second)
+        )
 
     def file_digests(self) -> dict[str, str]:
         """SHA-256, in hexadecimal, of `config.json` and every weight file in use, by file name."""
@@ -313,7 +316,15 @@ def _same_bytes(a: TensorFile, b: TensorFile, name: str) -> bool:
     first, second = a.entries[name], b.entries[name]
     if (first.dtype, first.shape) != (second.dtype, second.shape):
         return False
-    return bool(np.array_equal(a.raw(name), b.raw(name)))
+    return _equal(a.raw(name), b.raw(name))
+
+
+def _equal(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> bool:
+    """Compares piece by piece, so that no temporary grows with the tensor."""
+    return a.size == b.size and all(
+        np.array_equal(a[start : start + _PIECE_BYTES], b[start : start + _PIECE_BYTES])
+        for start in range(0, a.size, _PIECE_BYTES)
+    )
 
 
 def _graph_type(name: str, source: TensorFile) -> TensorType:

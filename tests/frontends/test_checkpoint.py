@@ -261,3 +261,14 @@ def test_tensors_that_cannot_be_had(folder: Path, tensors: Tensors) -> None:
     refused(folder, "tensor 'a' is F16, which is not supported; expected F32 or BF16")
     safetensors.numpy.save_file({}, path)
     refused(folder, "hold no tensor")
+
+
+def test_long_tensors_are_compared_to_the_end(folder: Path) -> None:
+    values = np.zeros(17 * 1024 * 1024, np.uint8)
+    other = values.copy()
+    other[-1] = 1
+    safetensors.numpy.save_file(
+        {"a": values, "b": other, "c": values}, folder / "model.safetensors"
+    )
+    checkpoint = Checkpoint.open(folder)
+    assert checkpoint.same_bytes("a", "c") and not checkpoint.same_bytes("a", "b")
