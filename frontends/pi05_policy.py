@@ -93,7 +93,7 @@ def prepare(checkpoint: Checkpoint, options: PolicyOptions) -> PreparedPolicy:
         processing_files=files,
         settings=_settings(shape, statistics.id),
         golden_inputs=lambda batch: golden_inputs(replace(shape, batch=batch)),
-        source_digests=lambda: {**checkpoint.file_digests(), **statistics.source_digests},
+        source_digests=lambda: {**checkpoint.file_digests(), **statistics.file_digests},
         notes=tuple(notes),
     )
 
