@@ -1,11 +1,16 @@
 """Flash attention over one or two key segments, the first with a length that is read on the device.
 
-The query heads of one key/value head are packed into the rows of a tile: row m is head `m % GROUP` of query
-`m // GROUP`. A head dimension such as 72 is held as two column blocks (64 + 16), `D_MAIN` and `D_REST`.
+The query heads of one key/value head are packed into the rows of a tile: row m is head `m % GROUP`
+of query `m // GROUP`. A head dimension such as 72 is held as two column blocks (64 + 16), `D_MAIN`
+and `D_REST`.
 
-With SPLITS > 1 the key blocks are shared out over programs; `combine_splits` then adds the partial results.
+With SPLITS > 1 the key blocks are shared out over programs; `combine_splits` then adds the partial
+results.
 Key blocks beyond the length are never visited, so the share of each program follows the length.
 """
+
+# A kernel takes one parameter for each pointer, size and stride.
+# ruff: noqa: PLR0913
 
 from __future__ import annotations
 
@@ -31,7 +36,7 @@ def attend(
     K_STRIDE: tl.constexpr, V_STRIDE: tl.constexpr, D: tl.constexpr,
     D_MAIN: tl.constexpr, D_REST: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One block of keys folded into the running maximum, sum and output; at least one key is below limit."""
+    """Fold a block of keys into the running maximum, sum and output; a key must be below limit."""
     keys = first_key + tl.arange(0, BLOCK_N)
     exists = keys < limit
     k_main = load_columns(k_pointer, keys * K_STRIDE, exists, D_MAIN, D)
@@ -93,9 +98,8 @@ def attention_tile(
     total = tl.zeros([BLOCK_M], tl.float32)
     out_main = tl.zeros([BLOCK_M, D_MAIN], tl.float32)
 
-    if length_pointer is None:
-        limit = S
-    else:
+    limit = S
+    if length_pointer is not None:
         limit = tl.minimum(tl.load(length_pointer + batch), S)
     first_blocks = tl.cdiv(limit, BLOCK_N)
     all_blocks = first_blocks + (SECOND_S + BLOCK_N - 1) // BLOCK_N
@@ -167,7 +171,7 @@ def combine_splits(
     tops = tl.load(at, mask=splits < SPLITS, other=float("-inf"))
     totals = tl.load(at + SPLITS * rows_of_split, mask=splits < SPLITS, other=0.0)
     top = tl.max(tops, axis=0)
-    # A split without keys has total 0 and no output; its weight must be 0 even if no split has keys.
+    # A split without keys has total 0 and no output; its weight is 0 even if none has keys.
     weights = tl.where(totals > 0.0, tl.exp2(tops - top), 0.0)
     total = tl.sum(weights * totals, axis=0)
     mask = (totals > 0.0)[:, None] & (columns < D)[None, :]
@@ -177,5 +181,7 @@ def combine_splits(
         other=0.0,
     )
     out = tl.sum(parts * weights[:, None], axis=0) / tl.where(total > 0.0, total, 1.0)
-    offset = batch * OUT_BATCH + (row // GROUP) * OUT_STRIDE + (head * GROUP + row % GROUP) * OUT_HEAD
+    offset = (
+        batch * OUT_BATCH + (row // GROUP) * OUT_STRIDE + (head * GROUP + row % GROUP) * OUT_HEAD
+    )
     tl.store(out_pointer + offset + columns, out.to(out_pointer.dtype.element_ty), mask=columns < D)

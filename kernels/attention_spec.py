@@ -1,4 +1,4 @@
-"""The attention family: one flash kernel, split over the keys where the queries alone leave a GPU idle."""
+"""The attention family: one flash kernel, split over the keys where queries leave a GPU idle."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ _WIDEST_HEAD = 256
 _ACCUMULATORS = 128
 _WARP_GROUP_ACCUMULATORS = 168
 _SECOND_SEGMENT_ACCUMULATORS = 24
-"""More float32 accumulators a thread spill; warp-group products read their operands from shared memory
-and leave more registers free, a second segment takes some (by compiling every tile at head dimensions
-72 and 256)."""
+"""More float32 accumulators a thread spill. Warp-group products read their operands from shared
+memory and leave more registers free; a second segment takes some. Found by compiling every tile at
+head dimensions 72 and 256."""
 
 _MOST_SPLITS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """Sizes of one attention problem; `rows` are the queries of all heads that share a key/value head."""
+    """Sizes of one problem; `rows` are the queries of all heads that share a key/value head."""
 
     batch: int
     queries: int
@@ -111,8 +111,9 @@ class AttentionFamily:
         if shape.second_keys:
             keys = f"{keys}+{shape.second_keys}"
         key = (
-            f"attention b={shape.batch} t={shape.queries} s={keys} h={shape.heads}/{shape.kv_heads} "
-            f"d={shape.width} {shape.dtype.value}->{node.output.type.dtype.value}"
+            f"attention b={shape.batch} t={shape.queries} s={keys} "
+            f"h={shape.heads}/{shape.kv_heads} d={shape.width} "
+            f"{shape.dtype.value}->{node.output.type.dtype.value}"
         )
         return Problem(op="attention", key=key)
 
@@ -229,13 +230,11 @@ def _rejection(shape: _Shape, tile: tuple[int, int, int, int], device: Device) -
     return ""
 
 
-def shared_bytes(
-    dtype: DType, width: int, tile: tuple[int, int, int, int], device: Device
-) -> int:
-    """Shared memory of a tile: queries, keys and values of each stage, and the weights between products.
+def shared_bytes(dtype: DType, width: int, tile: tuple[int, int, int, int], device: Device) -> int:
+    """Shared memory of a tile: queries, keys and values of each stage, weights between products.
 
-    Warp-group products hold one pair of key and value blocks a stage and keep the weights in registers;
-    the others need one pair fewer.
+    Warp-group products hold one pair of key and value blocks a stage and keep the weights in
+    registers; the others need one pair fewer.
     """
     block_m, block_n, _, stages = tile
     if _uses_warp_groups(block_m, dtype, device):
@@ -244,10 +243,8 @@ def shared_bytes(
     return dtype.size_bytes * (width * (block_m + 2 * pairs * block_n) + block_m * block_n)
 
 
-def _cost(
-    shape: _Shape, tile: tuple[int, int, int, int], splits: int, device: Device
-) -> float:
-    """Microseconds by a coarse model: waves of programs, time a key block, traffic of partial results."""
+def _cost(shape: _Shape, tile: tuple[int, int, int, int], splits: int, device: Device) -> float:
+    """Microseconds by a coarse model: waves, time a key block, traffic of partial results."""
     block_m, block_n, warps, stages = tile
     programs = blocks(shape.rows, block_m) * shape.batch * shape.kv_heads * splits
     waves = blocks(programs, device.sm_count)

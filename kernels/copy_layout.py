@@ -13,9 +13,10 @@ _COLUMN_BLOCK = 1024
 
 
 def common_axes(views: tuple[View, ...]) -> Axes:
-    """Axes of views of one shape, at most four and at least one; size-1 axes dropped, neighbours merged.
+    """Axes of views of one shape, one to four: those of size 1 dropped, neighbours merged.
 
-    Two axes merge if they continue each other in every view. Raises LayoutError if more than four remain.
+    Two axes merge if they continue each other in every view. Raises LayoutError if more than four
+    remain.
     """
     shape = views[0].shape
     axes: Axes = []
@@ -30,7 +31,7 @@ def common_axes(views: tuple[View, ...]) -> Axes:
     if len(axes) > 4:
         names = ", ".join(view.base for view in views)
         raise LayoutError(
-            f"views of {names}: shape {shape} with strides {[view.strides for view in views]} needs "
+            f"views of {names}: shape {shape}, strides {[view.strides for view in views]} needs "
             f"{len(axes)} axes, expected at most 4. Copy one of them first."
         )
     return axes or [(1, (1,) * len(views))]

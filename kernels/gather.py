@@ -1,5 +1,8 @@
 """Kernels that move elements: embedding rows, compaction by a mask, patches, strided copies."""
 
+# A kernel takes one parameter for each pointer, size and stride.
+# ruff: noqa: PLR0913
+
 from __future__ import annotations
 
 import triton
@@ -35,7 +38,7 @@ def compact_masked(
     MASK_BATCH: tl.constexpr, MASK_STRIDE: tl.constexpr,
     S_BLOCK: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (source rows, batch): a valid row goes behind the valid ones before it, zeros go to the end."""
+    """Grid (source rows, batch): valid rows keep their order, zeros go to the end."""
     row, batch = tl.program_id(0), tl.program_id(1)
     others = tl.arange(0, S_BLOCK)
     columns = tl.arange(0, BLOCK)
@@ -80,7 +83,7 @@ def extract_patches(
     ROW_STRIDE: tl.constexpr, COLUMN_STRIDE: tl.constexpr,
     BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (patches, batch * cameras): one patch as a row of (channel, row, column), padded with zeros."""
+    """Grid (patches, batch * cameras): a patch as a row (channel, row, column), then zeros."""
     patch, image = tl.program_id(0), tl.program_id(1)
     columns = tl.arange(0, BLOCK)
     channel = columns // (PATCH * PATCH)

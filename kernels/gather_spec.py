@@ -95,7 +95,7 @@ class GatherFamily:
 
 
 def _widest_block(node: Node, operands: tuple[TensorType, ...]) -> int:
-    """How many values a program holds in one block; copies and embeddings choose their own block."""
+    """Values that a program holds in one block; copies and embeddings choose their own block."""
     if node.op == "patchify":
         return power_of_two(node.output.type.shape[-1])
     if node.op == "count_true":

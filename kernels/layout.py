@@ -14,7 +14,7 @@ Constant = int | bool | str | None
 
 
 class LayoutError(IrError):
-    """A view has strides that the kernel of its op cannot address; a `copy` has to come before it."""
+    """A view has strides that the kernel of its op cannot address; it needs a `copy` first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Rows:
 
 
 def collapse(axes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Axes (size, stride) with those of size 1 dropped and those that continue each other merged."""
+    """Axes (size, stride): those of size 1 dropped, those that continue each other merged."""
     merged: list[tuple[int, int]] = []
     for size, stride in axes:
         if size == 1:
@@ -94,7 +94,7 @@ def require_contiguous(view: View, what: str) -> None:
 
 
 def axis_strides(view: View | None, name: str) -> dict[str, Constant]:
-    """Strides of [B, T, H, D] as `<name>_BATCH`, `<name>_STRIDE`, `<name>_HEAD`; 0 for an absent view."""
+    """Strides of [B, T, H, D] as `<name>_BATCH`, `_STRIDE`, `_HEAD`; 0 for an absent view."""
     batch, row, head = view.strides[:3] if view is not None else (0, 0, 0)
     return {f"{name}_BATCH": batch, f"{name}_STRIDE": row, f"{name}_HEAD": head}
 
@@ -131,7 +131,7 @@ def kernel_call(
     launch: dict[str, int],
     device: Device,
 ) -> KernelCall:
-    """A call with `PDL` as its last constexpr; `launch` has num_warps and, if it matters, num_stages."""
+    """A call with `PDL` as its last constexpr; `launch` has num_warps and may have num_stages."""
     pdl = device.has_dependent_launch
     return KernelCall(
         kernel=kernel,

@@ -4,6 +4,9 @@ All arithmetic is float32. Scale and shift may be read before the wait, since th
 (`VECTORS_EARLY`); everything else is read after it.
 """
 
+# A kernel takes one parameter for each pointer, size and stride.
+# ruff: noqa: PLR0913
+
 from __future__ import annotations
 
 import triton

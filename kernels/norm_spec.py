@@ -29,13 +29,13 @@ MAX_WIDTH = 32768
 """Widest row: it is held in registers, 32 values a thread with 32 warps."""
 
 VALUES_PER_THREAD = 64
-"""More float32 values a thread than this and a tile with its addresses no longer fits in registers."""
+"""With more float32 values a thread, a tile and its addresses no longer fit in registers."""
 
 _SHAPES = ((1, 4), (1, 8), (1, 2), (1, 1), (2, 4), (4, 4), (4, 1), (1, 16), (1, 32))
 
 
 class NormFamily:
-    """One program per row or group of rows; vectors are read before the wait when they are weights."""
+    """One program a row or group of rows; vectors that are weights are read before the wait."""
 
     ops = ("rms_norm", "layer_norm", "add_norm")
 
@@ -43,7 +43,9 @@ class NormFamily:
         rows, width = _rows_and_width(node)
         results = "/".join(value.type.dtype.value for value in node.outputs)
         attrs = node.attrs
-        form = f" {attrs.kind} splits={attrs.splits}" if isinstance(attrs, AddNormAttributes) else ""
+        form = (
+            f" {attrs.kind} splits={attrs.splits}" if isinstance(attrs, AddNormAttributes) else ""
+        )
         vectors = len(operands) - (2 if isinstance(attrs, AddNormAttributes) else 1)
         key = f"{node.op}{form} m={rows} d={width} vectors={vectors} {operands[0].dtype.value}"
         return Problem(op=node.op, key=f"{key}->{results}")
@@ -86,7 +88,7 @@ def _rows_and_width(node: Node) -> tuple[int, int]:
 def _candidate(
     rows: int, width: int, rows_per_program: int, warps: int, device: Device
 ) -> Candidate:
-    """Cost counts values that one thread handles in sequence: waves of programs times its own tile."""
+    """Cost counts values that one thread handles in sequence: waves times its own tile."""
     values = rows_per_program * power_of_two(width) / (32 * warps)
     # A processor holds about 16 programs of 4 warps at a time.
     waves = blocks(blocks(rows, rows_per_program), device.sm_count * max(64 // warps, 1))
@@ -97,7 +99,7 @@ def _candidate(
         rejected = f"{values:.0f} values a thread, at most {VALUES_PER_THREAD} fit in registers"
     elif rows_per_program >= 2 * rows:
         rejected = f"{rows_per_program} rows a program, the problem has {rows}"
-    # Eight values a thread hide a load's latency; a reduction over more warps costs a few more steps.
+    # Eight values a thread hide a load's latency; reducing over more warps costs a few more steps.
     cost = waves * (max(values, 8.0) + 2.0 * warps)
     return Candidate(
         parameters=parameters(num_warps=warps, rows_per_program=rows_per_program),
@@ -111,7 +113,10 @@ def _vectors(
 ) -> dict[str, View | None]:
     """Optional vectors by argument name, None where the flag is off."""
     rest = iter(views)
-    chosen = {f"{name}_pointer": next(rest) if flag else None for name, flag in zip(names, flags, strict=True)}
+    chosen = {
+        f"{name}_pointer": next(rest) if flag else None
+        for name, flag in zip(names, flags, strict=True)
+    }
     for name, view in chosen.items():
         if view is not None:
             require_unit_stride(view, name)
@@ -129,7 +134,12 @@ def _norm_call(
     x, settings = operands[0], dict(choice)
     vectors = _vectors(("scale", "shift"), (attrs.scale, attrs.shift), operands[1:])
     x_rows, y_rows = leading_rows(x, "x"), leading_rows(result, "result")
-    arguments: dict[str, Argument] = {"x_pointer": x, **vectors, "y_pointer": result, "eps": attrs.eps}
+    arguments: dict[str, Argument] = {
+        "x_pointer": x,
+        **vectors,
+        "y_pointer": result,
+        "eps": attrs.eps,
+    }
     constants: dict[str, Constant] = {
         "ROWS": x_rows.count,
         "D": x.shape[-1],

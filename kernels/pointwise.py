@@ -18,7 +18,7 @@ def silu(x):
 
 @triton.jit
 def tanh(x):
-    """By exp(-2|x|), which never overflows; near 0 by the odd series, where the quotient cancels."""
+    """By exp(-2|x|), which never overflows; near 0, where that cancels, by the odd series."""
     size = tl.abs(x)
     shrunk = tl.exp(-2.0 * size)
     far = (1.0 - shrunk) / (1.0 + shrunk)

@@ -1,4 +1,4 @@
-"""The pointwise family: each group of pointwise ops becomes the text of a Triton kernel of its own."""
+"""The pointwise family: a group of pointwise ops becomes the text of a Triton kernel of its own."""
 
 from __future__ import annotations
 
@@ -130,7 +130,10 @@ class PointwiseFamily:
         }
         for axis, (_, strides) in enumerate(four):
             constants.update(
-                {f"{name.upper()}_{axis}": stride for name, stride in zip(names, strides, strict=True)}
+                {
+                    f"{name.upper()}_{axis}": stride
+                    for name, stride in zip(names, strides, strict=True)
+                }
             )
         early = tuple(is_weight(view.base) for view in operands)
         name, program = program_text(group_of(node), early)
@@ -150,9 +153,7 @@ def group_of(node: Node) -> PointwiseAttributes:
     assert isinstance(attrs, NoAttributes | ScalarAttributes), f"{node.op} is not pointwise"
     value = attrs.value if isinstance(attrs, ScalarAttributes) else None
     step = Instruction(op=node.op, arguments=tuple(range(count)), value=value)
-    return PointwiseAttributes(
-        program=(step,), results=(count,), dtypes=(node.output.type.dtype,)
-    )
+    return PointwiseAttributes(program=(step,), results=(count,), dtypes=(node.output.type.dtype,))
 
 
 def broadcast(view: View, shape: tuple[int, ...]) -> View:

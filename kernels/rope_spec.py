@@ -42,9 +42,7 @@ class RopeFamily:
         self, node: Node, operands: tuple[TensorType, ...], device: Device
     ) -> tuple[Candidate, ...]:
         batch, rows, heads, width = operands[0].shape
-        return tuple(
-            _candidate((batch * rows, heads, width), shape, device) for shape in _SHAPES
-        )
+        return tuple(_candidate((batch * rows, heads, width), shape, device) for shape in _SHAPES)
 
     def scratch_bytes(
         self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
@@ -89,9 +87,7 @@ class RopeFamily:
         return (kernel_call("rope:rotate_heads", arguments, constants, grid, settings, device),)
 
 
-def _candidate(
-    sizes: tuple[int, int, int], shape: tuple[int, int], device: Device
-) -> Candidate:
+def _candidate(sizes: tuple[int, int, int], shape: tuple[int, int], device: Device) -> Candidate:
     """Cost: waves of programs times what one thread does in sequence, idle heads included."""
     (rows, heads, width), (heads_block, warps) = sizes, shape
     programs = rows * blocks(heads, heads_block)

@@ -1,4 +1,4 @@
-"""Random problems for kernels: node, operand views in poisoned buffers, and the op table's float64 answer."""
+"""Random problems for kernels: node, operands in poisoned buffers, the op table's own answer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BLACKWELL = TestDevice(
 
 @dataclass(slots=True, kw_only=True)
 class Problem:
-    """Operands of one node, each a window on a buffer whose other elements are NaN (or junk bytes)."""
+    """Operands of one node, each a window on a buffer whose other elements are NaN or junk."""
 
     seed: int
     views: list[View] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Problem:
         within: tuple[int, ...] | None = None,
         at: tuple[int, ...] | None = None,
     ) -> View:
-        """Put an operand into a buffer of shape `within` at index `at` (default: a buffer of its own)."""
+        """Put an operand into a buffer of shape `within` at index `at`; default: one of its own."""
         name = name or f"%{len(self.views)}"
         buffer = unwritten(within or array.shape, DType.of(array.dtype))
         start = at or (0,) * array.ndim
@@ -90,7 +90,10 @@ class Problem:
         results = infer(Node(op=op, inputs=names, outputs=(), attrs=attrs), types)
         outputs = tuple(Value(name=f"result{i}", type=type_) for i, type_ in enumerate(results))
         node = Node(op=op, inputs=names, outputs=outputs, attrs=attrs)
-        wide = tuple(a.astype(np.float64) if t.dtype.is_float else a for a, t in zip(self.arrays, types, strict=True))
+        wide = tuple(
+            a.astype(np.float64) if t.dtype.is_float else a
+            for a, t in zip(self.arrays, types, strict=True)
+        )
         return Case(
             node=node,
             types=types,
@@ -152,7 +155,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """How far a result is from the reference: worst absolute, worst relative to the largest, cosine."""
+    """Distance from the reference: worst absolute, the same relative to the largest, cosine."""
 
     absolute: float
     relative: float

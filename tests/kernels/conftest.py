@@ -1,4 +1,4 @@
-"""Fixtures of the kernel tests: an interpreting process, and a cache folder of the session's own."""
+"""Fixtures of the kernel tests: an interpreting process and a cache folder of the session's own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kernels.execution import interpret_triton, run_interpreted
 
 @pytest.fixture(scope="session")
 def interpreted() -> Iterator[Run]:
-    """Runs kernel calls by Triton's interpreter, in a process of its own, so that nothing else sees it."""
+    """Runs kernel calls by Triton's interpreter, in a process of its own."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context, initializer=interpret_triton) as pool:
 
@@ -27,9 +27,7 @@ def interpreted() -> Iterator[Run]:
 
 
 @pytest.fixture(autouse=True)
-def triton_cache(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def triton_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile into a folder of this session, never into the user's cache."""
     folder = tmp_path_factory.getbasetemp() / "triton-cache"
     monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))

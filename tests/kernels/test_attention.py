@@ -1,4 +1,4 @@
-"""Attention kernels: values by the interpreter against the op table in float64, machine code for real targets."""
+"""Attention kernels: values by the interpreter against the op table, machine code for GPUs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def attention_case(
     lengths: tuple[int, ...] = (),
     seed: int = 0,
 ) -> Case:
-    """`sizes` are batch, queries, keys, second keys. q, k and v share one buffer where they have equal rows."""
+    """`sizes` are batch, queries, keys, second keys. Operands are windows on wider buffers."""
     batch, queries, keys, second = sizes
     q_heads, kv_heads = heads
     problem = Problem(seed=seed + 7 * queries + keys + second)
@@ -174,6 +174,8 @@ def test_compiles_without_spills(device: TestDevice, kind: str) -> None:
     parameters = runnable(FAMILY, case, device)[0]
     for call in case.calls(FAMILY, parameters, device):
         usage = compile_call(call, device.compute_capability)
-        assert usage.local_bytes == 0, f"{call.kernel} {parameters}: {usage.local_bytes} bytes spilled"
+        assert usage.local_bytes == 0, (
+            f"{call.kernel} {parameters}: {usage.local_bytes} bytes spilled"
+        )
         assert usage.shared_bytes <= device.shared_bytes_per_block
         assert ("griddepcontrol.wait" in usage.ptx) == device.has_dependent_launch

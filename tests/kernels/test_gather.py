@@ -1,4 +1,4 @@
-"""Kernels that move elements: by the interpreter against the op table, exactly; machine code for real targets."""
+"""Kernels that move elements: values by the interpreter, exactly; machine code for GPUs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def embedding_case(shape: tuple[int, int], vocabulary: int, width: int, scale: f
 def masked_case(op: str, batch: int, rows: int, width: int, chance: float) -> Case:
     problem = Problem(seed=rows)
     if op == "compact_rows":
-        problem.add(problem.normal((batch, rows, width)), within=(batch, rows, width + 8), at=(0, 0, 8))
+        problem.add(
+            problem.normal((batch, rows, width)), within=(batch, rows, width + 8), at=(0, 0, 8)
+        )
     problem.add(problem.random.random((batch, rows)) < chance)
     return problem.case(op, NoAttributes())
 
@@ -65,7 +67,11 @@ def concat_case(shapes: tuple[tuple[int, ...], ...], axis: int, dtype: DType) ->
     problem = Problem(seed=len(shapes))
     for shape in shapes:
         within = (*shape[:-1], shape[-1] + 3)
-        problem.add(problem.normal(shape, DType.F32).astype(dtype.numpy), within=within, at=(0,) * len(shape))
+        problem.add(
+            problem.normal(shape, DType.F32).astype(dtype.numpy),
+            within=within,
+            at=(0,) * len(shape),
+        )
     return problem.case("concat", AxisAttributes(axis=axis))
 
 
@@ -119,7 +125,12 @@ def test_concat(
 
 @pytest.mark.parametrize(
     ("source", "target"),
-    [(DType.F32, DType.I32), (DType.I32, DType.BOOL), (DType.BF16, DType.F32), (DType.BOOL, DType.F32)],
+    [
+        (DType.F32, DType.I32),
+        (DType.I32, DType.BOOL),
+        (DType.BF16, DType.F32),
+        (DType.BOOL, DType.F32),
+    ],
 )
 def test_cast(interpreted: Run, source: DType, target: DType) -> None:
     problem = Problem(seed=1)

@@ -1,19 +1,28 @@
-"""Norm kernels: values by the interpreter against the op table in float64, machine code for real targets."""
+"""Norm kernels: values by the interpreter against the op table, machine code for GPUs."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from policyc.compiler.ir.attributes import AddNormAttributes, NormAttributes
 from policyc.compiler.ir.types import DType
 from policyc.kernels.norm_spec import NormFamily
-from tests.kernels.cases import HOPPER, HOST, AMPERE, BLACKWELL, Case, Problem, Run, difference, runnable
+from tests.kernels.cases import (
+    AMPERE,
+    BLACKWELL,
+    HOPPER,
+    HOST,
+    Case,
+    Problem,
+    Run,
+    difference,
+    runnable,
+)
 from tests.kernels.compiling import compile_call
 
 FAMILY = NormFamily()
 
-# The interpreter cuts bfloat16 off instead of rounding it, which moves a value by up to 2**-7 of itself.
+# The interpreter cuts bfloat16 off instead of rounding it: up to 2**-7 of a value is lost.
 LIMITS = {DType.F32: 1e-6, DType.BF16: 2.0**-7}
 
 
@@ -21,7 +30,11 @@ def norm_case(
     op: str, rows: int, width: int, dtype: DType, *, scale: bool, shift: bool, weight: str = "@"
 ) -> Case:
     problem = Problem(seed=rows * width + scale + 2 * shift)
-    problem.add(problem.normal((rows, width), dtype, 3.0) + dtype.numpy.type(0.5), within=(rows, width + 16), at=(0, 16))
+    problem.add(
+        problem.normal((rows, width), dtype, 3.0) + dtype.numpy.type(0.5),
+        within=(rows, width + 16),
+        at=(0, 16),
+    )
     for name, present in (("scale", scale), ("shift", shift)):
         if present:
             problem.add(problem.normal((width,), DType.F32), name=weight + name)
@@ -41,7 +54,9 @@ def add_norm_case(
     if attrs.splits:
         problem.add(problem.normal((attrs.splits, *shape), DType.F32))
     else:
-        problem.add(problem.normal(shape, branch_dtype), within=(batch, rows + 3, width), at=(0, 2, 0))
+        problem.add(
+            problem.normal(shape, branch_dtype), within=(batch, rows + 3, width), at=(0, 2, 0)
+        )
     kept = (residual_rows, width) if residual_rows else shape
     problem.add(problem.normal(kept, attrs.sum_dtype))
     for name in ("bias", "gate", "scale", "shift"):
@@ -91,16 +106,32 @@ def test_vectors_that_are_not_weights_are_read_after_the_wait(interpreted: Run) 
 @pytest.mark.parametrize(
     ("shape", "attrs", "residual_rows"),
     [
-        ((1, 10, 64), AddNormAttributes(kind="rms", eps=1e-6, splits=3, gate=True, scale=True, shift=True), 0),
+        (
+            (1, 10, 64),
+            AddNormAttributes(kind="rms", eps=1e-6, splits=3, gate=True, scale=True, shift=True),
+            0,
+        ),
         (
             (2, 5, 144),
             AddNormAttributes(
-                kind="layer", eps=1e-6, bias=True, scale=True, shift=True, sum_dtype=DType.BF16, dtype=DType.BF16
+                kind="layer",
+                eps=1e-6,
+                bias=True,
+                scale=True,
+                shift=True,
+                sum_dtype=DType.BF16,
+                dtype=DType.BF16,
             ),
             0,
         ),
         ((3, 16, 72), AddNormAttributes(kind="layer", eps=1e-6, bias=True, dtype=DType.BF16), 16),
-        ((1, 7, 1024), AddNormAttributes(kind="rms", eps=1e-6, splits=1, sum_dtype=DType.BF16, dtype=DType.BF16), 0),
+        (
+            (1, 7, 1024),
+            AddNormAttributes(
+                kind="rms", eps=1e-6, splits=1, sum_dtype=DType.BF16, dtype=DType.BF16
+            ),
+            0,
+        ),
     ],
 )
 def test_add_norm_matches_reference(
@@ -136,7 +167,14 @@ def test_problem_names_what_decides_the_choice() -> None:
 @pytest.mark.parametrize("device", [HOPPER, AMPERE, BLACKWELL])
 def test_compiles_without_spills(device: object) -> None:
     attrs = AddNormAttributes(
-        kind="rms", eps=1e-6, splits=4, gate=True, scale=True, shift=True, sum_dtype=DType.BF16, dtype=DType.BF16
+        kind="rms",
+        eps=1e-6,
+        splits=4,
+        gate=True,
+        scale=True,
+        shift=True,
+        sum_dtype=DType.BF16,
+        dtype=DType.BF16,
     )
     case = add_norm_case((1, 50, 1024), attrs)
     parameters = runnable(FAMILY, case, device)[0]

@@ -1,4 +1,4 @@
-"""Generated pointwise kernels: by the interpreter against the op table in float64; text is deterministic."""
+"""Generated pointwise kernels: values by the interpreter against the op table, and their text."""
 
 from __future__ import annotations
 

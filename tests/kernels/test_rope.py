@@ -1,4 +1,4 @@
-"""The rope kernel: values by the interpreter against the op table in float64, machine code for real targets."""
+"""The rope kernel: values by the interpreter against the op table, machine code for GPUs."""
 
 from __future__ import annotations
 
