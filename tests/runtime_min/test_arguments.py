@@ -36,9 +36,9 @@ def test_pointers_integers_and_nulls() -> None:
 def test_a_descriptor_is_map_shape_and_strides() -> None:
     packed = pack_launch(*launch_of("add"), 7, PLACEMENT, encode)
     data = packed.arguments.tobytes()
-    assert data[:128] == encode(TensorMap(
-        element_type=7, address=0x2000, dims=(), strides=(), box=(), swizzle=0
-    ))
+    assert data[:128] == encode(
+        TensorMap(element_type=7, address=0x2000, dims=(), strides=(), box=(), swizzle=0)
+    )
     assert struct.unpack_from("<iiqqQQfxxxxQQ", data, 128) == (
         3, 4, 4, 1, 0x2000 + 256, 0x2000 + 512, 1.0, 0, 0
     )  # fmt: skip
@@ -50,9 +50,7 @@ def test_launch_attributes_come_from_the_kernel() -> None:
     packed = pack_launch(*launch_of("linear"), 7, PLACEMENT, encode)
     assert (packed.pdl, packed.cluster, packed.shared_bytes) == (True, 2, 60000)
     assert (packed.grid, packed.block_threads) == ((2, 1, 1), 128)
-    assert packed.label == (
-        "stage denoise, node hidden, kernel small_linear, origin tests.linear"
-    )
+    assert packed.label == ("stage denoise, node hidden, kernel small_linear, origin tests.linear")
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,11 @@ def test_bytes_go_in_and_out(driver: NullDriver) -> None:
     driver.fill(address, 7, 1000)
     driver.copy_to_host(result, address)
     assert (result == 7).all()
-    assert [call.name for call in driver.calls][:3] == ["allocate", "copy_to_host", "copy_to_device"]
+    assert [call.name for call in driver.calls][:3] == [
+        "allocate",
+        "copy_to_host",
+        "copy_to_device",
+    ]
 
 
 BYTES = np.zeros(16, np.uint8)
