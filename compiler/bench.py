@@ -27,6 +27,7 @@ import numpy as np
 from policyc import __version__
 from policyc.compiler.ir.types import Array
 from policyc.runtime_min.bundle import MANIFEST_NAME, Bundle
+from policyc.runtime_min.errors import InputError
 from policyc.runtime_min.device_executor import DeviceExecutor
 from policyc.runtime_min.policy import NOISE, Policy
 from policyc.runtime_min.processing import Processing
@@ -91,13 +92,18 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """How to measure. `observation` None makes one up from the bundle's description."""
+    """How to measure.
+
+    `observation` None makes one up from the bundle's description. `prompt_valid` fills that many of the
+    prompt's slots at the boundaries `replay` and `run`; None takes the observation's own prompt.
+    """
 
     device: str
     calls: int = 200
     warmup: int = 20
     seed: int = 0
     observation: Mapping[str, object] | None = None
+    prompt_valid: int | None = None
     load: bool = False
 
 
@@ -115,6 +121,8 @@ def bench_bundle(path: Path, options: BenchOptions) -> Receipt:
         shape = policy.signature.input_type(NOISE, 1).shape
         noise = np.random.default_rng(options.seed).standard_normal(shape).astype(np.float32)
         tensors[NOISE] = noise
+        if options.prompt_valid is not None:
+            tensors |= filled_prompt(tensors["tokens"].shape[1], options.prompt_valid)
         timings = _time_boundaries(policy, observation, tensors, options)
         return Receipt(setup=_setup(policy, tensors, options), timings=timings, load=load)
 
@@ -131,6 +139,18 @@ def made_up_observation(processing: Processing, seed: int) -> dict[str, object]:
         "state": np.zeros(processing.description.state.width, np.float32),
         "prompt": PROMPT,
     }
+
+
+def filled_prompt(slots: int, valid: int) -> dict[str, Array]:
+    """A prompt of `valid` tokens in `slots` slots, batch 1.
+
+    Raises:
+        InputError: more tokens than slots, or none.
+    """
+    if not 1 <= valid <= slots:
+        raise InputError(f"prompt: {valid} valid tokens asked for, expected 1 to {slots} slots.")
+    mask = (np.arange(slots) < valid)[None]
+    return {"tokens": np.where(mask, 2, 0).astype(np.int32), "token_mask": mask}
 
 
 def timing_of(boundary: str, times_us: Sequence[float]) -> Timing:

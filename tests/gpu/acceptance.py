@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from policyc.compiler.bench import BenchOptions, run_bench, write_receipt
+from policyc.compiler.bench import BenchOptions, bench_bundle, write_receipt
 from policyc.compiler.compile import compile_checkpoint
 from policyc.compiler.events import Event
 from policyc.compiler.ir.tensor_file import TensorFile
@@ -174,9 +174,7 @@ def check_full(work: Path, target: str, table: Table, args: argparse.Namespace) 
     """The full-size synthetic checkpoint: compile, load, golden, lengths, repeat, time."""
     checkpoint, bundle = work / "full", work / "full.policy"
     start = time.perf_counter()
-    options = SynthesisOptions(
-        family="pi05", layout="openpi", size="full", seed=SEED, output=checkpoint
-    )
+    options = SynthesisOptions(layout="openpi", size="full", seed=SEED, output=checkpoint)
     synthesise(options, quiet)
     table.add("synth full size", f"{time.perf_counter() - start:.1f} s")
     start = time.perf_counter()
@@ -203,12 +201,16 @@ def check_full_bundle(label: str, bundle: Path, table: Table, args: argparse.Nam
         worst = max(golden.comparisons, key=lambda item: item.relative_l2 / item.limit.relative_l2)
         table.add(f"{label}: golden, {len(golden.comparisons)} outputs", str(worst)[:90], golden.passed)
         check_lengths(label, policy, table)
-        receipt = run_bench(policy, bundle, BenchOptions(count=args.count))
-        write_receipt(args.out / f"bench_{label.split()[0]}.json", receipt)
+    for valid in (200, 50):
+        options = BenchOptions(
+            device="cuda:0", calls=args.count, prompt_valid=valid, load=valid == 200
+        )
+        receipt = bench_bundle(bundle, options)
+        write_receipt(args.out / f"full_{label.split()[0]}_prompt_{valid}.json", receipt)
         for timing in receipt.timings:
             text = f"p50 {timing.p50_us / 1e3:.3f} p99 {timing.p99_us / 1e3:.3f} ms"
             limit = timing.p50_us <= 20e3 if timing.boundary == "run" else None
-            table.add(f"{label}: {timing.boundary}", text, limit)
+            table.add(f"{label}: prompt {valid}, {timing.boundary}", text, limit)
 
 
 def full_inputs(policy: Policy, valid: int) -> dict[str, np.ndarray]:
