@@ -52,16 +52,19 @@ class Policy:
     """
 
     def __init__(
-        self, bundle: Bundle, executor: Executor, signature: Signature, device: str
+        self,
+        bundle: Bundle,
+        executor: Executor,
+        signature: Signature,
+        processing: Processing | None,
+        device: str,
     ) -> None:
         """Use `load`. Takes over `executor`."""
         self.bundle = bundle
         self.device = device
         self.signature = signature
         self.executor = executor
-        self._processing: Processing | None = None
-        if bundle.has(PROCESSING_NAME):
-            self._processing = Processing.load(bundle.folder)
+        self._processing = processing
         self._lock = threading.Lock()
         self._closed = False
 
@@ -92,12 +95,15 @@ class Policy:
         bundle = Bundle.open(path, verify)
         buckets = bundle.manifest.batch_buckets
         signature = Signature.of(bundle.graph(buckets[0]), buckets)
+        processing = Processing.load(bundle.folder) if bundle.has(PROCESSING_NAME) else None
         resolved = _resolve(device)
+        executor: Executor
         if resolved == "cpu":
-            return cls(bundle, HostExecutor(bundle), signature, resolved)
-        driver = _null_driver(bundle) if resolved == "null" else CudaDriver(_ordinal(resolved))
-        executor = DeviceExecutor.load(bundle, driver, signature, debug)
-        return cls(bundle, executor, signature, resolved)
+            executor = HostExecutor(bundle)
+        else:
+            driver = _null_driver(bundle) if resolved == "null" else CudaDriver(_ordinal(resolved))
+            executor = DeviceExecutor.load(bundle, driver, signature, debug)
+        return cls(bundle, executor, signature, processing, resolved)
 
     def __enter__(self) -> Policy:
         return self

@@ -20,7 +20,8 @@ from policyc.runtime_min.errors import (
 )
 from policyc.runtime_min.null_driver import NullDriver, null_facts
 from policyc.runtime_min.signature import Signature
-from tests.runtime_min.bundles import BUCKETS, KERNELS, expected, graph, replace_file, tensors
+from tests.runtime_min.bundles import BUCKETS, expected, graph, replace_file, tensors
+from tests.runtime_min.emulated_kernels import KERNELS
 
 FACTS = null_facts(90, 12080)
 SIGNATURE = Signature.of(graph(1), BUCKETS)

@@ -233,7 +233,7 @@ def test_no_driver_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_driver_without_devices_counts_none(monkeypatch: pytest.MonkeyPatch) -> None:
     library = SimpleNamespace(cuInit=lambda flags: 100)
-    monkeypatch.setattr(driver_module.ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     assert count_devices() == 0
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from policyc.compiler.ir.types import Array
 from policyc.runtime_min.bundle import Bundle
 from policyc.runtime_min.errors import BundleError
 from policyc.runtime_min.golden import check_golden, compare, pictures_as_floats, read_golden
@@ -47,7 +48,7 @@ def test_a_broken_policy_fails_at_the_first_wrong_value(bundle_folder: Path) -> 
         (ONES * np.inf, False),
     ],
 )
-def test_both_limits_decide(result: np.ndarray, passed: bool) -> None:  # type: ignore[type-arg]
+def test_both_limits_decide(result: Array, passed: bool) -> None:
     assert compare("x", result, ONES, LIMIT).passed is passed
 
 

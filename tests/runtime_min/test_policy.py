@@ -23,11 +23,11 @@ from policyc.runtime_min.errors import (
 )
 from policyc.runtime_min.null_driver import NullDriver, null_facts
 from policyc.runtime_min.policy import Policy
+from policyc.runtime_min.processing import Processing
 from policyc.runtime_min.signature import Signature
 from tests.runtime_min.bundles import (
     BUCKETS,
     HORIZON,
-    KERNELS,
     ROBOT_WIDTH,
     WIDTH,
     expected,
@@ -36,6 +36,7 @@ from tests.runtime_min.bundles import (
     replace_file,
     tensors,
 )
+from tests.runtime_min.emulated_kernels import KERNELS
 
 NOISE = np.random.default_rng(5).standard_normal((HORIZON, WIDTH)).astype(np.float32)
 
@@ -50,7 +51,9 @@ def emulated(folder: Path) -> Policy:
     """A policy on the null driver, with the kernels of the small bundle in Python."""
     bundle, signature = Bundle.open(folder), Signature.of(graph(1), BUCKETS)
     driver = NullDriver(null_facts(90, 12080), KERNELS)
-    return Policy(bundle, DeviceExecutor.load(bundle, driver, signature), signature, "null")
+    processing = Processing.load(folder) if bundle.has("processing.json") else None
+    executor = DeviceExecutor.load(bundle, driver, signature)
+    return Policy(bundle, executor, signature, processing, "null")
 
 
 def test_the_public_name() -> None:
@@ -59,7 +62,8 @@ def test_the_public_name() -> None:
 
 def test_actions_in_robot_units(policy: Policy) -> None:
     actions = policy.infer(observation(), noise=NOISE)
-    assert (actions.dtype, actions.shape) == (np.float64, (HORIZON, ROBOT_WIDTH))
+    assert actions.dtype == np.float64
+    assert actions.shape == (HORIZON, ROBOT_WIDTH)
     network = expected({**tensors(), "noise": NOISE[None]})["actions"][0]
     np.testing.assert_allclose(actions, network[:, :ROBOT_WIDTH], rtol=1e-6)
 
@@ -137,7 +141,8 @@ def test_run_gives_named_values_as_plain_floats(policy: Policy) -> None:
     values = policy.run(tensors(2), outputs=("lang_emb", "doubled"))
     assert {array.dtype for array in values.values()} == {np.dtype(np.float32)}
     for name, array in values.items():
-        np.testing.assert_allclose(array, expected(tensors(2))[name], rtol=1e-6)
+        got = np.asarray(array, np.float32)
+        np.testing.assert_allclose(got, expected(tensors(2))[name], rtol=1e-6)
 
 
 def test_inputs_are_not_written_to(policy: Policy) -> None:
@@ -281,7 +286,11 @@ def test_a_bundle_for_no_gpu(bundle_folder: Path) -> None:
         Policy.load(bundle_folder, "null")
 
 
-def test_damaged_processing_stops_the_load(robot_bundle_folder: Path) -> None:
+def test_damaged_processing_stops_the_load_before_the_device(
+    robot_bundle_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """case 71"""
+    monkeypatch.setattr(policy_module, "CudaDriver", lambda ordinal: pytest.fail("device opened"))
     replace_file(robot_bundle_folder, "processing.json", b"{}")
     with pytest.raises(BundleError, match="processing"):
-        Policy.load(robot_bundle_folder, "cpu")
+        Policy.load(robot_bundle_folder, "cuda:0")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,11 +67,11 @@ def test_an_input_that_nothing_reads_may_be_left_out() -> None:
     assert checked["images"].shape == (2, 2, 3, 4, 4)
 
 
-def put(name: str, array: object) -> Callable[[dict[str, Array]], None]:
-    return lambda given: given.__setitem__(name, array)  # type: ignore[arg-type]
+def put(name: str, array: Any) -> Callable[[dict[str, Array]], None]:
+    return lambda given: given.__setitem__(name, array)
 
 
-def poison(name: str, index: tuple[int, ...], value: object) -> Callable[[dict[str, Array]], None]:
+def poison(name: str, index: tuple[int, ...], value: Any) -> Callable[[dict[str, Array]], None]:
     return lambda given: given[name].__setitem__(index, value)
 
 
