@@ -49,9 +49,7 @@ def compile_kernels(
         keys: dict[str, str] = {}
         found: dict[str, CompiledKernel] = {}
         for kernel_id, source in sources.items():
-            function_key = kernel_function(source, folder).cache_key
-            tools = (toolchain.triton, toolchain.ptxas[compute_capability])
-            key = store.key(function_key, source.text, str(compute_capability), *tools)
+            key = cache_key(store, source, compute_capability, toolchain, folder)
             keys[kernel_id] = key
             if (kernel := store.read(key)) is not None:
                 found[kernel_id] = kernel
@@ -67,6 +65,19 @@ def compile_kernels(
             found[kernel_id] = kernel
             _tell(watch, kernel_id)
     return {kernel_id: found[kernel_id] for kernel_id in sources}
+
+
+def cache_key(
+    store: KernelCache,
+    source: KernelSource,
+    compute_capability: int,
+    toolchain: Toolchain,
+    folder: Path,
+) -> str:
+    """What decides the machine code; the function's own key covers the functions that it calls."""
+    function_key = kernel_function(source, folder).cache_key
+    tools = (toolchain.triton, toolchain.ptxas[compute_capability])
+    return store.key(function_key, source.text, str(compute_capability), *tools)
 
 
 def default_cache_folder() -> Path:

@@ -16,6 +16,7 @@ from policyc.backends.source import KernelSource, source_of
 from policyc.backends.views import Work
 from policyc.compiler.ir.selection import Selection
 from policyc.compiler.ir.types import DType
+from policyc.kernels.families import family_of
 from policyc.kernels.layout import LayoutError
 from policyc.kernels.spec import Device, KernelCall, View
 
@@ -33,7 +34,7 @@ class LoweredCall:
 
 
 def lower_calls(
-    work: Sequence[Work], selection: Selection, device: Device, families: Families
+    work: Sequence[Work], selection: Selection, device: Device, families: Families = family_of
 ) -> tuple[LoweredCall, ...]:
     """The kernel calls of a graph, in order on one stream.
 

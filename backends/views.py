@@ -13,7 +13,7 @@ from policyc.compiler.ir.attributes import (
     ShapeAttributes,
     SliceAttributes,
 )
-from policyc.compiler.ir.graph import Graph, Node, Value
+from policyc.compiler.ir.graph import Graph, Node, Value, is_weight
 from policyc.compiler.ir.ops import row_of
 from policyc.compiler.ir.sequence import Position, device_sequence, host_reads
 from policyc.compiler.ir.types import TensorType
@@ -100,9 +100,10 @@ def contiguous(base: str, tensor: TensorType) -> View:
 
 
 def is_readable(view: View) -> bool:
-    """Can the host read the view as one aligned piece of memory?"""
+    """Can the host read the view as one aligned piece of an arena?"""
     offset_bytes = view.offset * view.dtype.size_bytes
-    return view.is_contiguous and offset_bytes % READABLE_ALIGNMENT_BYTES == 0
+    aligned = offset_bytes % READABLE_ALIGNMENT_BYTES == 0
+    return aligned and view.is_contiguous and not is_weight(view.base)
 
 
 def window(node: Node, source: View) -> View | None:
