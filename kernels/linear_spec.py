@@ -21,7 +21,6 @@ from policyc.kernels.layout import (
     power_of_two,
 )
 from policyc.kernels.linear_tiles import (
-    GROUP_M,
     MAP_ALIGNMENT_BYTES,
     PREFETCH_REQUESTS,
     Shape,
@@ -262,7 +261,7 @@ def _blocking(tile: Tile, *, side: bool) -> dict[str, Constant]:
     widths: dict[str, Constant] = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n}
     if side:
         widths["SIDE_N"] = tile.side_n
-    return {**widths, "BLOCK_K": tile.block_k, "GROUP_M": GROUP_M}
+    return {**widths, "BLOCK_K": tile.block_k, "GROUP_M": tile.group_m}
 
 
 def _call(

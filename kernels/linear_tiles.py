@@ -12,8 +12,8 @@ from policyc.compiler.ir.types import DType
 from policyc.kernels.layout import blocks, parameters, power_of_two
 from policyc.kernels.spec import Candidate, Device, Parameters
 
-GROUP_M = 8
-"""Tiles of rows that share a tile of weights before the next one is read."""
+GROUP_ROWS = 1024
+"""Rows that share a tile of weights before the next one is read."""
 
 SMALL_ROWS = 64
 """Up to so many rows one tile holds them all, and reading the weights decides the time."""
@@ -70,6 +70,11 @@ class Tile:
     def __post_init__(self) -> None:
         assert not (self.side_n and self.store_map), "one tensor map stores one width"
         assert self.maps or not (self.side_n or self.persistent), "pointer tiles are plain"
+
+    @property
+    def group_m(self) -> int:
+        """Tiles of rows in a group."""
+        return max(GROUP_ROWS // self.block_m, 1)
 
     @property
     def width(self) -> int:

@@ -54,6 +54,7 @@ PRODUCTS = (
     Product(m=50, n=1024, k=4096, op="split_linear", splits=4),
     Product(m=50, n=1024, k=2048, op="split_linear", splits=2),
     Product(m=50, n=1024, k=4096, op="split_linear", splits=8),
+    Product(m=50, n=1024, k=2048, op="split_linear", splits=8),
     Product(m=768, n=1152, k=592, bias=True),
     Product(m=768, n=2048, k=1152, bias=True),
     Product(m=50, n=1024, k=32, dtype=DType.F32, bias=True),
@@ -61,6 +62,7 @@ PRODUCTS = (
     Product(m=50, n=1024, k=2048),
     Product(m=50, n=1024, k=4096),
     Product(m=768, n=1152, k=4304, op="split_linear", splits=2),
+    Product(m=768, n=1152, k=4304, op="split_linear", splits=4),
     Product(m=10, n=2560, k=1024),
     Product(m=10, n=1024, k=2048, op="split_linear", splits=4),
     Product(m=10, n=4096, k=1024, op="gated_linear", activation=GELU),
@@ -514,7 +516,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=Path("linear_sweep"), help="folder for the results"
     )
-    parser.add_argument("--limit", type=int, default=20, help="most candidates a product")
+    parser.add_argument("--limit", type=int, default=22, help="most candidates a product")
     parser.add_argument(
         "--seconds", type=float, default=150.0, help="time for measuring, compiling left out"
     )

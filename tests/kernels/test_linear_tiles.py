@@ -30,6 +30,11 @@ def test_a_tile_survives_its_parameters() -> None:
         assert tile.parameters == tuple(sorted(tile.parameters))
 
 
+def test_a_group_of_rows_is_one_height_whatever_the_tile() -> None:
+    assert TILE.group_m * TILE.block_m == 1024
+    assert replace(TILE, block_m=64).group_m == 16
+
+
 def test_offered_tiles_are_distinct() -> None:
     for shape in (SHAPE, replace(SHAPE, m=64), replace(SHAPE, dtype=DType.F32)):
         tiles = tiles_for(shape)
