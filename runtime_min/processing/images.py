@@ -185,7 +185,7 @@ def _unit_rows(image: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.float
 def _blend(
     first: NDArray[np.float32], second: NDArray[np.float32], weight: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    return first * (np.float32(1) - weight) + second * weight
+    return cast(NDArray[np.float32], first * (np.float32(1) - weight) + second * weight)
 
 
 def _taps(
