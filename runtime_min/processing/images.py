@@ -65,7 +65,10 @@ def check_image(value: object, where: str, check_values: bool = True) -> NDArray
     Raises:
         ObservationError: another dtype, layout or size, or a value out of range.
     """
-    image = np.asarray(value)
+    try:
+        image = np.asarray(value)
+    except ValueError as fault:
+        raise ObservationError(f"{where}: not an array: {fault}; {_ACCEPTED}.") from fault
     if image.dtype != np.uint8 and not np.issubdtype(image.dtype, np.floating):
         raise ObservationError(f"{where}: got dtype {image.dtype}; {_ACCEPTED}.")
     _check_layout(image.shape, where)

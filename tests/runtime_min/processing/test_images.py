@@ -130,6 +130,12 @@ def test_other_dtypes(dtype: str) -> None:
         check_image(np.zeros((4, 4, 3), dtype), "images['top']")
 
 
+@pytest.mark.parametrize("value", [None, "picture.png", [[1, 2], [3]]])
+def test_no_array(value: object) -> None:
+    with pytest.raises(ObservationError, match=r"images\['top'\]: (got dtype|not an array)"):
+        check_image(value, "images['top']")
+
+
 @pytest.mark.parametrize("rule", list(Rule))
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2"])
 def test_floats_equal_bytes_within_quantisation(rule: Rule, dtype: str) -> None:
