@@ -16,22 +16,34 @@ from policyc.runtime_min.driver_interface import Bytes, DeviceFacts, KernelLaunc
 from policyc.runtime_min.errors import DeviceError
 
 _LIBRARY = "libcuda.so.1"
+_NO_DEVICE = (34, 100)
+"""CUDA_ERROR_STUB_LIBRARY and CUDA_ERROR_NO_DEVICE."""
 _SHARED_BYTES_WITHOUT_ATTRIBUTE = 48 * 1024
 
 
 def count_devices() -> int:
-    """GPUs that the machine's CUDA driver can use: 0 where there is no driver or none is usable.
+    """GPUs that the machine's CUDA driver offers; 0 where there is no driver or no GPU.
 
     Needs no `cuda-bindings`, so that a robot without that wheel gets an error instead of a slow
     CPU.
+
+    Raises:
+        DeviceError: a driver is installed but does not start, for the same reason.
     """
     try:
         library = ctypes.CDLL(_LIBRARY)
     except OSError:
         return 0
-    count = ctypes.c_int(0)
-    if library.cuInit(0) != 0 or library.cuDeviceGetCount(ctypes.byref(count)) != 0:
+    status = library.cuInit(0)
+    if status in _NO_DEVICE:
         return 0
+    count = ctypes.c_int(0)
+    status = status or library.cuDeviceGetCount(ctypes.byref(count))
+    if status != 0:
+        raise DeviceError(
+            f"{_LIBRARY} is installed but cuInit or cuDeviceGetCount returned {status}. Repair the "
+            "NVIDIA driver (`nvidia-smi` shows its state), or pass device='cpu'."
+        )
     return count.value
 
 

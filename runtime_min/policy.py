@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -67,6 +68,8 @@ class Policy:
         self._processing = processing
         self._lock = threading.Lock()
         self._closed = False
+        # Runs once: by close, when the last reference goes, or when the process ends.
+        self._release = weakref.finalize(self, executor.close)
 
     @classmethod
     def load(
@@ -223,11 +226,14 @@ class Policy:
         self._check_open()
 
     def close(self) -> None:
-        """Wait for a running call, then release everything; idempotent."""
+        """Wait for a running call, then release everything; idempotent.
+
+        A policy that nobody refers to any more is released as well, only later.
+        """
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self.executor.close()
+                self._release()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -231,10 +231,28 @@ def test_no_driver_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
         CudaDriver(0)
 
 
-def test_a_driver_without_devices_counts_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = SimpleNamespace(cuInit=lambda flags: 100)
+@pytest.mark.parametrize("status", [34, 100])
+def test_a_driver_without_devices_counts_none(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    library = SimpleNamespace(cuInit=lambda flags: status)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     assert count_devices() == 0
+
+
+def test_a_broken_driver_is_an_error_and_not_a_slow_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = SimpleNamespace(cuInit=lambda flags: 803)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    with pytest.raises(DeviceError, match=r"returned 803\. Repair the NVIDIA driver"):
+        count_devices()
+
+
+def test_devices_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def count(pointer: Any) -> int:
+        pointer._obj.value = 2
+        return 0
+
+    library = SimpleNamespace(cuInit=lambda flags: 0, cuDeviceGetCount=count)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    assert count_devices() == 2
 
 
 def test_missing_bindings_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -213,6 +214,18 @@ def test_everything_after_close_raises(policy: Policy) -> None:
     ):
         with pytest.raises(PolicyClosed, match=r"robot\.policy: the policy is closed"):
             call()
+
+
+def test_a_forgotten_policy_is_released(bundle_folder: Path) -> None:
+    """case 71"""
+    policy = emulated(bundle_folder)
+    executor = policy.executor
+    assert isinstance(executor, DeviceExecutor)
+    driver = executor.driver
+    assert isinstance(driver, NullDriver)
+    del policy
+    gc.collect()
+    assert driver.is_empty
 
 
 def test_a_null_device_never_returns_actions(robot_bundle_folder: Path) -> None:
