@@ -1,4 +1,4 @@
-"""The toy graph, taken through selection and planning for one device."""
+"""The toy graph taken through selection and planning for one device, and a generated kernel."""
 
 from __future__ import annotations
 
@@ -16,6 +16,35 @@ from policyc.passes.plan_memory import plan_memory
 from policyc.passes.select_kernels import select_kernels
 from policyc.profiles.loader import load_profile
 from policyc.profiles.profile import Profile
+
+PROGRAM = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def scale(x, y, factor, absent, N: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i, mask=i < N).to(tl.float32) * factor, mask=i < N)
+
+@triton.jit
+def broken(x, N: tl.constexpr):
+    tl.store(x, no_such_thing)
+
+@triton.jit
+def mapped(m, y):
+    i = tl.arange(0, 16)[:, None] * 64 + tl.arange(0, 64)[None, :]
+    tl.store(y + i, m.load([0, 0]))
+"""
+SCALE = KernelSource(
+    kernel="program:scale",
+    signature=(("x", "*bf16"), ("y", "*fp32"), ("factor", "fp32")),
+    divisible=("x", "y"),
+    constants=(("N", 100), ("BLOCK", 128), ("absent", None)),
+    num_warps=2,
+    num_stages=1,
+    pdl=False,
+    program=PROGRAM,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
