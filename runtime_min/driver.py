@@ -14,10 +14,12 @@ import numpy as np
 
 from policyc.runtime_min.driver_interface import Bytes, DeviceFacts, KernelLaunch, TensorMap
 from policyc.runtime_min.errors import DeviceError
+from policyc.runtime_min.plan import TENSOR_MAP_BYTES
 
 _LIBRARY = "libcuda.so.1"
 _NO_DEVICE = (34, 100)
 """CUDA_ERROR_STUB_LIBRARY and CUDA_ERROR_NO_DEVICE."""
+_TENSOR_MAP_ALIGNMENT = 64
 _SHARED_BYTES_WITHOUT_ATTRIBUTE = 48 * 1024
 
 
@@ -155,23 +157,27 @@ class CudaDriver:
         return int(function)
 
     def encode_tensor_map(self, tensor_map: TensorMap) -> bytes:
-        cuda = self._cuda
-        encoded = self._call(
-            "cuTensorMapEncodeTiled",
-            cuda.CUtensorMapDataType(tensor_map.element_type),
-            len(tensor_map.dims),
-            tensor_map.address,
-            [cuda.cuuint64_t(size) for size in tensor_map.dims],
-            [cuda.cuuint64_t(stride) for stride in tensor_map.strides],
-            [cuda.cuuint32_t(size) for size in tensor_map.box],
-            [cuda.cuuint32_t(1)] * len(tensor_map.dims),
-            cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            cuda.CUtensorMapSwizzle(tensor_map.swizzle),
-            cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-            cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-            context=str(tensor_map),
+        # By ctypes: the driver wants the result at a multiple of 64 bytes, and the bindings place
+        # it wherever their Python object happens to lie.
+        memory = (ctypes.c_uint8 * (2 * TENSOR_MAP_BYTES))()
+        start = -ctypes.addressof(memory) % _TENSOR_MAP_ALIGNMENT
+        rank = len(tensor_map.dims)
+        code = ctypes.CDLL(_LIBRARY).cuTensorMapEncodeTiled(
+            ctypes.byref(memory, start),
+            tensor_map.element_type,
+            ctypes.c_uint32(rank),
+            ctypes.c_void_p(tensor_map.address),
+            (ctypes.c_uint64 * rank)(*tensor_map.dims),
+            (ctypes.c_uint64 * rank)(*tensor_map.strides),
+            (ctypes.c_uint32 * rank)(*tensor_map.box),
+            (ctypes.c_uint32 * rank)(*[1] * rank),
+            int(self._cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+            tensor_map.swizzle,
+            int(self._cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B),
+            int(self._cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
         )
-        return ctypes.string_at(encoded.getPtr(), 128)
+        self._check("cuTensorMapEncodeTiled", self._cuda.CUresult(code), str(tensor_map))
+        return bytes(memory[start : start + TENSOR_MAP_BYTES])
 
     def launch(self, launch: KernelLaunch) -> None:
         cuda = self._cuda
@@ -291,12 +297,15 @@ class CudaDriver:
         0.
         """
         code, *results = getattr(self._cuda, name)(*arguments)
-        if code != self._cuda.CUresult.CUDA_SUCCESS:
-            where = f" ({context})" if context else ""
-            raise DeviceError(f"{name}{where} failed: {self._error_text(code)}.")
+        self._check(name, code, context)
         if not results:
             return None
         return results[0] if len(results) == 1 else results
+
+    def _check(self, name: str, code: object, context: str) -> None:
+        if code != self._cuda.CUresult.CUDA_SUCCESS:
+            where = f" ({context})" if context else ""
+            raise DeviceError(f"{name}{where} failed: {self._error_text(code)}.")
 
     def _error_text(self, code: object) -> str:
         _, name = self._cuda.cuGetErrorName(code)

@@ -1,4 +1,7 @@
-"""The CUDA driver against NVIDIA's own structs and enums, with the driver calls recorded."""
+"""The CUDA driver against NVIDIA's own structs and enums, with the driver calls recorded.
+
+`test_stub_library.py` checks what reaches the driver library itself.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pytest
 
 from policyc.runtime_min import driver as driver_module
 from policyc.runtime_min.driver import CudaDriver, count_devices
-from policyc.runtime_min.driver_interface import KernelLaunch, TensorMap
+from policyc.runtime_min.driver_interface import KernelLaunch
 from policyc.runtime_min.errors import DeviceError
 
 cuda = pytest.importorskip("cuda.bindings.driver")
@@ -43,7 +46,6 @@ class RecordedCuda:
             "cuGraphInstantiate": (cuda.CUgraphExec(66),),
             "cuEventCreate": (cuda.CUevent(77),),
             "cuEventElapsedTime": (0.25,),
-            "cuTensorMapEncodeTiled": (cuda.CUtensorMap(),),
         }
 
     def __getattr__(self, name: str) -> Any:
@@ -161,22 +163,6 @@ def test_large_shared_memory_is_allowed_first(recorded: RecordedCuda) -> None:
     ((_, attribute, value),) = recorded.named("cuFuncSetAttribute")
     assert (int(attribute), value) == (8, 48 * 1024 + 1)
     assert len(recorded.named("cuFuncGetAttribute")) == 2, "both are loaded before any capture"
-
-
-def test_tensor_map_operands(recorded: RecordedCuda) -> None:
-    encoded = CudaDriver(0).encode_tensor_map(
-        TensorMap(
-            element_type=9, address=0x7000, dims=(64, 100), strides=(128,), box=(64, 32), swizzle=3
-        )
-    )
-    assert len(encoded) == 128
-    (call,) = recorded.named("cuTensorMapEncodeTiled")
-    kind, rank, address, dims, strides, box, steps, interleave, swizzle, promotion, fill = call
-    assert kind is cuda.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-    assert (rank, address) == (2, 0x7000)
-    assert [int(item) for item in (*dims, *strides, *box, *steps)] == [64, 100, 128, 64, 32, 1, 1]
-    assert swizzle is cuda.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B
-    assert (int(interleave), int(promotion), int(fill)) == (0, 2, 0)
 
 
 def test_capture_instantiates_and_drops_the_graph(recorded: RecordedCuda) -> None:
