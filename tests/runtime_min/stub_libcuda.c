@@ -1,5 +1,5 @@
-/* A driver library without a device, for tests: calls succeed and are written to $STUB_LOG, a line a
-   call. Device memory is host memory; graphs do nothing. `test_stub_library.py` builds it. */
+/* A driver library without a device, for tests: calls succeed and are written to $STUB_LOG, a line
+   a call. Device memory is host memory; graphs do nothing. `test_stub_library.py` builds it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -142,7 +142,8 @@ int cuGetErrorName(int code, const char **text) { *text = "CUDA_ERROR"; return 0
 int cuGetErrorString(int code, const char **text) { *text = "an error"; return 0; }
 
 /* How the bindings find the functions above. */
-int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status) {
+int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
+                        int *status) {
     static const char *endings[] = {"_v2", "WithFlags", ""};
     void *library = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
     char symbol[200];
