@@ -3,6 +3,10 @@
 `dtype` is the element type of the result; arithmetic inside an op is float32 (float64 where an input is).
 A flag such as `bias` says whether that optional operand is among the inputs; operands stand in the order of
 the flags.
+
+`length` (`query_length` for attention) adds a last operand, i32 [G]: the rows of x fall into G groups of
+equal size, and from each group only the first `length[g]` rows are needed. Others hold anything afterwards,
+also values that are not finite: whoever reads them must not let them act.
 """
 
 from __future__ import annotations
@@ -24,35 +28,42 @@ class NoAttributes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearAttributes:
-    """`act(x w^T + bias)`; operands x [.., K], w [N, K], bias [N]."""
+    """`act(x w^T + bias)`; operands x [.., K], w [N, K], bias [N], length."""
 
     activation: str = "none"
     bias: bool = False
+    length: bool = False
     dtype: DType = DType.F32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitLinearAttributes:
-    """`x w^T` as `splits` partial sums over ranges of K; operands x [.., K], w [N, K]; result [splits, .., N]."""
+    """`x w^T` as `splits` partial sums over ranges of K; operands x [.., K], w [N, K], length.
+
+    The result is [splits, .., N].
+    """
 
     splits: int
+    length: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatedLinearAttributes:
-    """`act(x g^T) * (x u^T)`; operands x [.., K], w [2N, K] with rows g0, u0, g1, u1, ..."""
+    """`act(x g^T) * (x u^T)`; operands x [.., K], w [2N, K] with rows g0, u0, g1, u1, .., length."""
 
     activation: str
+    length: bool = False
     dtype: DType = DType.F32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormAttributes:
-    """`n(x) * scale + shift`; operands x [.., D], scale [D] (or [1, D]), shift likewise."""
+    """`n(x) * scale + shift`; operands x [.., D], scale [D] (or [1, D]), shift likewise, length."""
 
     eps: float
     scale: bool = False
     shift: bool = False
+    length: bool = False
     dtype: DType = DType.F32
 
 
@@ -60,7 +71,7 @@ class NormAttributes:
 class AddNormAttributes:
     """`sum = residual + gate * (branch + bias)` and `normed = norm(sum) * scale + shift`.
 
-    Operands: branch, residual, bias, gate, scale, shift. With `splits` > 0 the branch has a leading axis of
+    Operands: branch, residual, bias, gate, scale, shift, length. With `splits` > 0 the branch has a leading axis of
     partial sums, added in order. The residual may have fewer rows than the branch; they repeat.
     """
 
@@ -71,31 +82,35 @@ class AddNormAttributes:
     gate: bool = False
     scale: bool = False
     shift: bool = False
+    length: bool = False
     sum_dtype: DType = DType.F32
     dtype: DType = DType.F32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeAttributes:
-    """Rotary embedding, half-split pairs; operands x [B, T, H, D], cos [P, D/2], sin [P, D/2], start [B].
+    """Rotary embedding, half-split pairs; operands x [B, T, H, D], cos [P, D/2], sin [P, D/2], start [B], length.
 
     Row t of sample b uses table row `start[b] + t`.
     """
 
     start: bool = False
+    length: bool = False
     dtype: DType = DType.F32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionAttributes:
-    """Softmax attention; operands q [B, T, H, D], k, v [B, S, Hk, D], length i32 [B], k2, v2 [B, S2, Hk, D].
+    """Softmax attention; operands q [B, T, H, D], k, v [B, S, Hk, D], length i32 [B], k2, v2, query_length.
 
-    Keys `j >= length[b]` of the first segment do not exist; the second segment is seen whole.
+    Keys `j >= length[b]` of the first segment do not exist; the second segment, k2, v2 [B, S2, Hk, D], is
+    seen whole. `query_length` i32 [B]: rows of q that are needed.
     """
 
     scale: float
     length: bool = False
     second: bool = False
+    query_length: bool = False
     dtype: DType = DType.F32
 
 

@@ -7,6 +7,7 @@ evaluated.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import typing
 from collections.abc import Callable, Iterator
@@ -177,8 +178,13 @@ def _value(text: str) -> Value:
     return Value(name=_name(name), type=TensorType(DType(match[1]), shape))
 
 
+@functools.cache
+def _field_types(kind: type) -> dict[str, object]:
+    return dict(typing.get_type_hints(kind))
+
+
 def _attributes(kind: type, text: str) -> object:
-    hints = typing.get_type_hints(kind)
+    hints = _field_types(kind)
     given: dict[str, object] = {}
     for item in _split(text) if text else []:
         name, _, value = item.partition("=")

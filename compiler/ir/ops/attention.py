@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from policyc.compiler.ir.attributes import AttentionAttributes, RopeAttributes
-from policyc.compiler.ir.ops.row import OpRow, require, require_count, require_float, widen
+from policyc.compiler.ir.ops.row import OpRow, require, require_count, require_float, require_length, widen
 from policyc.compiler.ir.types import Array, DType, TensorType
 
 Types = tuple[TensorType, ...]
@@ -13,7 +13,7 @@ Arrays = tuple[Array, ...]
 
 
 def _infer_rope(attributes: RopeAttributes, operands: Types) -> Types:
-    require_count(operands, 3 + attributes.start)
+    require_count(operands, 3 + attributes.start + attributes.length)
     x, cos, sin = operands[:3]
     require_float(x, "x")
     require(x.rank == 4 and x.shape[3] % 2 == 0, f"x is {x}, expected [B, T, H, D] with even D")
@@ -24,6 +24,8 @@ def _infer_rope(attributes: RopeAttributes, operands: Types) -> Types:
     if attributes.start:
         expected = TensorType(DType.I32, x.shape[:1])
         require(operands[3] == expected, f"start is {operands[3]}, expected {expected}")
+    if attributes.length:
+        require_length(operands[-1], x.shape[0] * x.shape[1])
     return (x.with_dtype(attributes.dtype),)
 
 
@@ -39,7 +41,8 @@ def _run_rope(attributes: RopeAttributes, operands: Arrays) -> Arrays:
 
 
 def _infer_attention(attributes: AttentionAttributes, operands: Types) -> Types:
-    require_count(operands, 3 + attributes.length + 2 * attributes.second)
+    optional = attributes.length + 2 * attributes.second + attributes.query_length
+    require_count(operands, 3 + optional)
     q, k, v = operands[:3]
     for operand in (q, k, v):
         require(operand.rank == 4, f"{operand}: expected [B, T, H, D]")
@@ -49,6 +52,8 @@ def _infer_attention(attributes: AttentionAttributes, operands: Types) -> Types:
         expected = TensorType(DType.I32, q.shape[:1])
         require(rest[0] == expected, f"length is {rest[0]}, expected {expected}")
         rest = rest[1:]
+    if attributes.query_length:
+        require_length(operands[-1], q.shape[0] * q.shape[1])
     for keys, values in ((k, v), *([(rest[0], rest[1])] if attributes.second else [])):
         ok = keys.shape == values.shape and keys.shape[0] == q.shape[0]
         ok = ok and keys.shape[3] == q.shape[3] and q.shape[2] % keys.shape[2] == 0

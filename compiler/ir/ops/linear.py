@@ -10,7 +10,7 @@ from policyc.compiler.ir.attributes import (
     LinearAttributes,
     SplitLinearAttributes,
 )
-from policyc.compiler.ir.ops.row import OpRow, activate, require, require_count, require_float, widen
+from policyc.compiler.ir.ops.row import OpRow, activate, require, require_count, require_float, require_length, widen
 from policyc.compiler.ir.splits import split_ranges
 from policyc.compiler.ir.types import Array, DType, TensorType
 
@@ -25,8 +25,14 @@ def _check_product(x: TensorType, w: TensorType) -> None:
     require(x.dtype is w.dtype, f"x is {x}, w is {w}: expected one element type")
 
 
+def _check_length(given: bool, operands: Types) -> None:
+    if given:
+        require_length(operands[-1], operands[0].element_count // operands[0].shape[-1])
+
+
 def _infer_linear(attributes: LinearAttributes, operands: Types) -> Types:
-    require_count(operands, 3 if attributes.bias else 2)
+    require_count(operands, 2 + attributes.bias + attributes.length)
+    _check_length(attributes.length, operands)
     x, w = operands[:2]
     _check_product(x, w)
     require(attributes.activation in ACTIVATIONS, f"activation {attributes.activation}")
@@ -43,8 +49,9 @@ def _run_linear(attributes: LinearAttributes, operands: Arrays) -> Arrays:
 
 
 def _infer_split(attributes: SplitLinearAttributes, operands: Types) -> Types:
-    require_count(operands, 2)
-    x, w = operands
+    require_count(operands, 2 + attributes.length)
+    _check_length(attributes.length, operands)
+    x, w = operands[:2]
     _check_product(x, w)
     require(attributes.splits >= 1, f"splits is {attributes.splits}, expected 1 or more")
     return (TensorType(DType.F32, (attributes.splits, *x.shape[:-1], w.shape[0])),)
@@ -57,8 +64,9 @@ def _run_split(attributes: SplitLinearAttributes, operands: Arrays) -> Arrays:
 
 
 def _infer_gated(attributes: GatedLinearAttributes, operands: Types) -> Types:
-    require_count(operands, 2)
-    x, w = operands
+    require_count(operands, 2 + attributes.length)
+    _check_length(attributes.length, operands)
+    x, w = operands[:2]
     _check_product(x, w)
     require(w.shape[0] % 2 == 0, f"w is {w}, expected gate and up rows in turn")
     require(attributes.activation in ACTIVATIONS, f"activation {attributes.activation}")

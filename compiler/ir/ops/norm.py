@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from policyc.compiler.ir.attributes import NORM_KINDS, AddNormAttributes, NormAttributes
-from policyc.compiler.ir.ops.row import OpRow, require, require_count, require_float, widen
+from policyc.compiler.ir.ops.row import OpRow, require, require_count, require_float, require_length, widen
 from policyc.compiler.ir.types import Array, TensorType
 
 Types = tuple[TensorType, ...]
@@ -30,10 +30,13 @@ def _vector(array: Array) -> Array:
 
 
 def _infer_norm(attributes: NormAttributes, operands: Types) -> Types:
-    require_count(operands, 1 + attributes.scale + attributes.shift)
+    vectors = attributes.scale + attributes.shift
+    require_count(operands, 1 + vectors + attributes.length)
     x = operands[0]
     require_float(x, "x")
-    for vector in operands[1:]:
+    if attributes.length:
+        require_length(operands[-1], x.element_count // x.shape[-1])
+    for vector in operands[1 : 1 + vectors]:
         _check_vector(vector, x.shape[-1], "scale or shift")
     return (x.with_dtype(attributes.dtype),)
 
@@ -58,7 +61,7 @@ def _run_layer(attributes: NormAttributes, operands: Arrays) -> Arrays:
 
 def _infer_add_norm(attributes: AddNormAttributes, operands: Types) -> Types:
     flags = (attributes.bias, attributes.gate, attributes.scale, attributes.shift)
-    require_count(operands, 2 + sum(flags))
+    require_count(operands, 2 + sum(flags) + attributes.length)
     require(attributes.kind in NORM_KINDS, f"kind is {attributes.kind}, expected {NORM_KINDS}")
     branch, residual = operands[:2]
     shape = branch.shape
@@ -70,7 +73,9 @@ def _infer_add_norm(attributes: AddNormAttributes, operands: Types) -> Types:
     residual_rows = residual.element_count // width
     fits = residual.shape[-1] == width and rows % residual_rows == 0
     require(fits, f"residual is {residual}, branch is {branch}")
-    for vector in operands[2:]:
+    if attributes.length:
+        require_length(operands[-1], rows)
+    for vector in operands[2 : 2 + sum(flags)]:
         _check_vector(vector, width, "bias, gate, scale or shift")
     return (TensorType(attributes.sum_dtype, shape), TensorType(attributes.dtype, shape))
 

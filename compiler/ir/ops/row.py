@@ -53,6 +53,12 @@ def require_float(operand: TensorType, what: str) -> None:
     require(operand.dtype.is_float, f"{what} is {operand}, expected floating point")
 
 
+def require_length(length: TensorType, rows: int) -> None:
+    """Check an operand that counts the needed rows of each group; see `attributes`."""
+    ok = length.dtype is DType.I32 and length.rank == 1 and rows % length.shape[0] == 0
+    require(ok, f"length is {length}, expected i32[G] with G dividing {rows} rows")
+
+
 def widen(array: Array) -> Array:
     """The array in the precision that references compute in: float64 stays, other floats become float32."""
     return array if array.dtype == np.float64 else array.astype(np.float32, copy=False)
