@@ -27,8 +27,8 @@ import numpy as np
 from policyc import __version__
 from policyc.compiler.ir.types import Array
 from policyc.runtime_min.bundle import MANIFEST_NAME, Bundle
-from policyc.runtime_min.errors import InputError
 from policyc.runtime_min.device_executor import DeviceExecutor
+from policyc.runtime_min.errors import InputError
 from policyc.runtime_min.policy import NOISE, Policy
 from policyc.runtime_min.processing import Processing
 
@@ -94,8 +94,8 @@ class Receipt:
 class BenchOptions:
     """How to measure.
 
-    `observation` None makes one up from the bundle's description. `prompt_valid` fills that many of the
-    prompt's slots at the boundaries `replay` and `run`; None takes the observation's own prompt.
+    `observation` None makes one up from the bundle's description. `prompt_valid` fills that many of
+    the prompt's slots at the boundaries `replay` and `run`; None takes the observation's own prompt.
     """
 
     device: str
