@@ -94,8 +94,8 @@ class Receipt:
 class BenchOptions:
     """How to measure.
 
-    `observation` None makes one up from the bundle's description. `prompt_valid` fills that many of
-    the prompt's slots at the boundaries `replay` and `run`; None takes the observation's own prompt.
+    `observation` None makes one up from the bundle's description. `prompt_valid` fills that many
+    of the prompt slots at the boundaries `replay` and `run`; None takes the observation's prompt.
     """
 
     device: str
