@@ -61,7 +61,7 @@ def attend(
 @triton.jit
 def attention_tile(
     q_pointer, k_pointer, v_pointer, length_pointer, second_k_pointer, second_v_pointer,
-    out_pointer, partial_pointer, statistics_pointer, qk_scale,
+    query_length_pointer, out_pointer, partial_pointer, statistics_pointer, qk_scale,
     T: tl.constexpr, S: tl.constexpr, SECOND_S: tl.constexpr, KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr, D: tl.constexpr, D_MAIN: tl.constexpr, D_REST: tl.constexpr,
     Q_BATCH: tl.constexpr, Q_STRIDE: tl.constexpr, Q_HEAD: tl.constexpr,
@@ -105,6 +105,11 @@ def attention_tile(
     all_blocks = first_blocks + (SECOND_S + BLOCK_N - 1) // BLOCK_N
     begin = tl.program_id(2) * all_blocks // SPLITS
     end = (tl.program_id(2) + 1) * all_blocks // SPLITS
+    if query_length_pointer is not None:
+        # Nobody needs a tile of padding queries: it visits no key.
+        first_query = tl.program_id(0) * BLOCK_M // GROUP
+        is_needed = first_query < tl.load(query_length_pointer + batch)
+        end = tl.where(is_needed, end, begin)
 
     k_pointer += batch * K_BATCH + head * K_HEAD
     v_pointer += batch * V_BATCH + head * V_HEAD

@@ -15,6 +15,7 @@ from policyc.kernels.layout import (
     kernel_call,
     parameters,
     power_of_two,
+    require_lengths,
     require_unit_stride,
 )
 from policyc.kernels.spec import (
@@ -110,8 +111,9 @@ class AttentionFamily:
             keys = f"<={keys}"
         if shape.second_keys:
             keys = f"{keys}+{shape.second_keys}"
+        queries = f"<={shape.queries}" if _attributes(node).query_length else str(shape.queries)
         key = (
-            f"attention b={shape.batch} t={shape.queries} s={keys} "
+            f"attention b={shape.batch} t={queries} s={keys} "
             f"h={shape.heads}/{shape.kv_heads} d={shape.width} "
             f"{shape.dtype.value}->{node.output.type.dtype.value}"
         )
@@ -149,8 +151,10 @@ class AttentionFamily:
         attrs, settings = _attributes(node), dict(parameters)
         types = tuple(TensorType(view.dtype, view.shape) for view in operands)
         shape = _shape(attrs, types)
-        for view in (*operands[:3], *operands[3 + attrs.length :], *results):
+        for view in (*operands[:3], *_second(attrs, operands), *results):
             require_unit_stride(view, "attention operand")
+        for length in (_length(attrs, operands), _query_length(attrs, operands)):
+            require_lengths(length, shape.batch, "attention")
         if settings["splits"] == 1:
             return (_tile_call(attrs, shape, operands, (results[0], None, None), settings, device),)
         assert scratch is not None, "attention with splits has no workspace"
@@ -179,6 +183,20 @@ def _shape(attrs: AttentionAttributes, operands: tuple[TensorType, ...]) -> _Sha
         width=width,
         dtype=operands[0].dtype,
     )
+
+
+def _length(attrs: AttentionAttributes, operands: tuple[View, ...]) -> View | None:
+    return operands[3] if attrs.length else None
+
+
+def _second(attrs: AttentionAttributes, operands: tuple[View, ...]) -> tuple[View, ...]:
+    """Keys and values of the second segment, or nothing."""
+    start = 3 + attrs.length
+    return operands[start : start + 2] if attrs.second else ()
+
+
+def _query_length(attrs: AttentionAttributes, operands: tuple[View, ...]) -> View | None:
+    return operands[-1] if attrs.query_length else None
 
 
 def _split_choices(
@@ -287,15 +305,16 @@ def _tile_call(
 ) -> KernelCall:
     """`targets` are the result, or partial outputs and statistics."""
     q, k, v = operands[:3]
-    second_k, second_v = operands[3 + attrs.length :] if attrs.second else (None, None)
+    second_k, second_v = _second(attrs, operands) or (None, None)
     out, partial, statistics = targets
     arguments: dict[str, Argument] = {
         "q_pointer": q,
         "k_pointer": k,
         "v_pointer": v,
-        "length_pointer": operands[3] if attrs.length else None,
+        "length_pointer": _length(attrs, operands),
         "second_k_pointer": second_k,
         "second_v_pointer": second_v,
+        "query_length_pointer": _query_length(attrs, operands),
         "out_pointer": out,
         "partial_pointer": partial,
         "statistics_pointer": statistics,

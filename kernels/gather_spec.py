@@ -51,10 +51,12 @@ class GatherFamily:
     ops = tuple(_WARPS)
 
     def problem(self, node: Node, operands: tuple[TensorType, ...]) -> Problem:
-        shapes = " ".join(
-            f"{operand.dtype.value}[{','.join(map(str, operand.shape))}]" for operand in operands
-        )
+        shapes = " ".join(map(str, operands))
         result = node.output.type
+        if node.op == "embedding":
+            # How many rows the table has does not matter.
+            table = operands[1]
+            shapes = f"{operands[0]} {table.dtype.value}[..,{table.shape[1]}]"
         return Problem(op=node.op, key=f"{node.op} {shapes}->{result}")
 
     def candidates(

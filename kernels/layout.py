@@ -93,6 +93,15 @@ def require_contiguous(view: View, what: str) -> None:
         )
 
 
+def require_lengths(length: View | None, batch: int, what: str) -> None:
+    """Raise LayoutError unless an operand with needed rows is absent or has one number a sample."""
+    if length is not None and (length.shape != (batch,) or not length.is_contiguous):
+        raise LayoutError(
+            f"length {length.base} of {what}: shape {length.shape}, strides {length.strides}, "
+            f"expected a contiguous [{batch}]."
+        )
+
+
 def axis_strides(view: View | None, name: str) -> dict[str, Constant]:
     """Strides of [B, T, H, D] as `<name>_BATCH`, `_STRIDE`, `_HEAD`; 0 for an absent view."""
     batch, row, head = view.strides[:3] if view is not None else (0, 0, 0)

@@ -1,5 +1,8 @@
 """Row norms: rms_norm, layer_norm and add_norm. One program normalises ROWS_PER_PROGRAM rows.
 
+Rows fall into groups of GROUP_ROWS; with lengths, only the first `length[g]` of each are read and
+written.
+
 All arithmetic is float32. Scale and shift may be read before the wait, since they are weights
 (`VECTORS_EARLY`); everything else is read after it.
 """
@@ -23,6 +26,16 @@ def row_offsets(rows, INNER: tl.constexpr, OUTER_STRIDE: tl.constexpr, STRIDE: t
 
 
 @triton.jit
+def needed_rows(rows, length_pointer, ROWS: tl.constexpr, GROUP_ROWS: tl.constexpr):
+    """Which rows exist and, with lengths, are among the first `length[g]` of their group."""
+    needed = rows < ROWS
+    if length_pointer is not None:
+        length = tl.load(length_pointer + rows // GROUP_ROWS, mask=needed, other=0)
+        needed = needed & (rows % GROUP_ROWS < length)
+    return needed
+
+
+@triton.jit
 def load_vector(pointer, columns, in_row, default: tl.constexpr):
     """A vector over the row as float32 [1, BLOCK], or `default` everywhere if it is absent."""
     if pointer is None:
@@ -43,8 +56,8 @@ def normalize(x, in_row, eps, D: tl.constexpr, LAYER: tl.constexpr):
 
 @triton.jit
 def norm_rows(
-    x_pointer, scale_pointer, shift_pointer, y_pointer, eps,
-    ROWS: tl.constexpr, D: tl.constexpr, LAYER: tl.constexpr,
+    x_pointer, scale_pointer, shift_pointer, length_pointer, y_pointer, eps,
+    ROWS: tl.constexpr, GROUP_ROWS: tl.constexpr, D: tl.constexpr, LAYER: tl.constexpr,
     X_INNER: tl.constexpr, X_OUTER_STRIDE: tl.constexpr, X_STRIDE: tl.constexpr,
     Y_INNER: tl.constexpr, Y_OUTER_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr,
     ROWS_PER_PROGRAM: tl.constexpr, BLOCK: tl.constexpr,
@@ -54,7 +67,6 @@ def norm_rows(
     rows = tl.program_id(0) * ROWS_PER_PROGRAM + tl.arange(0, ROWS_PER_PROGRAM)[:, None]
     columns = tl.arange(0, BLOCK)[None, :]
     in_row = columns < D
-    inside = (rows < ROWS) & in_row
     if VECTORS_EARLY:
         scale = load_vector(scale_pointer, columns, in_row, 1.0)
         shift = load_vector(shift_pointer, columns, in_row, 0.0)
@@ -64,6 +76,7 @@ def norm_rows(
     if not VECTORS_EARLY:
         scale = load_vector(scale_pointer, columns, in_row, 1.0)
         shift = load_vector(shift_pointer, columns, in_row, 0.0)
+    inside = needed_rows(rows, length_pointer, ROWS, GROUP_ROWS) & in_row
     x_offsets = row_offsets(rows, X_INNER, X_OUTER_STRIDE, X_STRIDE) + columns
     x = tl.load(x_pointer + x_offsets, mask=inside, other=0.0).to(tl.float32)
     y = normalize(x, in_row, eps, D, LAYER) * scale + shift
@@ -74,8 +87,8 @@ def norm_rows(
 @triton.jit
 def add_norm_rows(
     branch_pointer, residual_pointer, bias_pointer, gate_pointer, scale_pointer, shift_pointer,
-    sum_pointer, normed_pointer, eps,
-    ROWS: tl.constexpr, D: tl.constexpr, LAYER: tl.constexpr,
+    length_pointer, sum_pointer, normed_pointer, eps,
+    ROWS: tl.constexpr, GROUP_ROWS: tl.constexpr, D: tl.constexpr, LAYER: tl.constexpr,
     SPLITS: tl.constexpr, SPLIT_STRIDE: tl.constexpr, RESIDUAL_ROWS: tl.constexpr,
     BRANCH_INNER: tl.constexpr, BRANCH_OUTER_STRIDE: tl.constexpr, BRANCH_STRIDE: tl.constexpr,
     RESIDUAL_INNER: tl.constexpr, RESIDUAL_OUTER_STRIDE: tl.constexpr,
@@ -93,7 +106,6 @@ def add_norm_rows(
     rows = tl.program_id(0) * ROWS_PER_PROGRAM + tl.arange(0, ROWS_PER_PROGRAM)[:, None]
     columns = tl.arange(0, BLOCK)[None, :]
     in_row = columns < D
-    inside = (rows < ROWS) & in_row
     if VECTORS_EARLY:
         bias = load_vector(bias_pointer, columns, in_row, 0.0)
         gate = load_vector(gate_pointer, columns, in_row, 1.0)
@@ -107,6 +119,7 @@ def add_norm_rows(
         gate = load_vector(gate_pointer, columns, in_row, 1.0)
         scale = load_vector(scale_pointer, columns, in_row, 1.0)
         shift = load_vector(shift_pointer, columns, in_row, 0.0)
+    inside = needed_rows(rows, length_pointer, ROWS, GROUP_ROWS) & in_row
     residual_offsets = row_offsets(
         rows % RESIDUAL_ROWS, RESIDUAL_INNER, RESIDUAL_OUTER_STRIDE, RESIDUAL_STRIDE
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from policyc.compiler.ir.attributes import AddNormAttributes, NormAttributes
 from policyc.compiler.ir.graph import Node
 from policyc.compiler.ir.types import TensorType
@@ -13,6 +15,7 @@ from policyc.kernels.layout import (
     leading_rows,
     parameters,
     power_of_two,
+    require_contiguous,
     require_unit_stride,
 )
 from policyc.kernels.spec import (
@@ -24,6 +27,8 @@ from policyc.kernels.spec import (
     Problem,
     View,
 )
+
+_T = TypeVar("_T")
 
 MAX_WIDTH = 32768
 """Widest row: it is held in registers, 32 values a thread with 32 warps."""
@@ -46,8 +51,9 @@ class NormFamily:
         form = (
             f" {attrs.kind} splits={attrs.splits}" if isinstance(attrs, AddNormAttributes) else ""
         )
-        vectors = len(operands) - (2 if isinstance(attrs, AddNormAttributes) else 1)
-        key = f"{node.op}{form} m={rows} d={width} vectors={vectors} {operands[0].dtype.value}"
+        count = f"<={rows}" if _attributes(node).length else str(rows)
+        vectors = len(_vector_operands(node, operands))
+        key = f"{node.op}{form} m={count} d={width} vectors={vectors} {operands[0].dtype.value}"
         return Problem(op=node.op, key=f"{key}->{results}")
 
     def candidates(
@@ -73,10 +79,33 @@ class NormFamily:
         parameters: Parameters,
         device: Device,
     ) -> tuple[KernelCall, ...]:
-        if isinstance(node.attrs, AddNormAttributes):
-            return (_add_norm_call(node.attrs, operands, results, parameters, device),)
-        assert isinstance(node.attrs, NormAttributes), f"{node.op} has {type(node.attrs).__name__}"
-        return (_norm_call(node, node.attrs, operands, results[0], parameters, device),)
+        attrs = _attributes(node)
+        if isinstance(attrs, AddNormAttributes):
+            return (_add_norm_call(node, attrs, operands, results, parameters, device),)
+        return (_norm_call(node, operands, results[0], parameters, device),)
+
+
+def _attributes(node: Node) -> NormAttributes | AddNormAttributes:
+    assert isinstance(node.attrs, NormAttributes | AddNormAttributes), f"{node.op}: {node.attrs}"
+    return node.attrs
+
+
+def _vector_operands(node: Node, operands: tuple[_T, ...]) -> tuple[_T, ...]:
+    """The operands between the tensors and the length."""
+    attrs = _attributes(node)
+    first = 2 if isinstance(attrs, AddNormAttributes) else 1
+    return operands[first : len(operands) - attrs.length]
+
+
+def _length(
+    node: Node, operands: tuple[View, ...], rows: int
+) -> tuple[View | None, dict[str, Constant]]:
+    """The operand with the needed rows of each group, and how many rows a group has."""
+    if not _attributes(node).length:
+        return None, {"GROUP_ROWS": rows}
+    length = operands[-1]
+    require_contiguous(length, "length")
+    return length, {"GROUP_ROWS": rows // length.shape[0]}
 
 
 def _rows_and_width(node: Node) -> tuple[int, int]:
@@ -125,35 +154,39 @@ def _vectors(
 
 def _norm_call(
     node: Node,
-    attrs: NormAttributes,
     operands: tuple[View, ...],
     result: View,
     choice: Parameters,
     device: Device,
 ) -> KernelCall:
-    x, settings = operands[0], dict(choice)
-    vectors = _vectors(("scale", "shift"), (attrs.scale, attrs.shift), operands[1:])
+    x, settings, attrs = operands[0], dict(choice), _attributes(node)
+    given = _vector_operands(node, operands)
+    vectors = _vectors(("scale", "shift"), (attrs.scale, attrs.shift), given)
     x_rows, y_rows = leading_rows(x, "x"), leading_rows(result, "result")
+    length, group = _length(node, operands, x_rows.count)
     arguments: dict[str, Argument] = {
         "x_pointer": x,
         **vectors,
+        "length_pointer": length,
         "y_pointer": result,
         "eps": attrs.eps,
     }
     constants: dict[str, Constant] = {
         "ROWS": x_rows.count,
+        **group,
         "D": x.shape[-1],
         "LAYER": node.op == "layer_norm",
         **x_rows.constants("X"),
         **y_rows.constants("Y"),
         **_tile(x.shape[-1], settings),
-        "VECTORS_EARLY": are_weights(operands[1:]),
+        "VECTORS_EARLY": are_weights(given),
     }
     grid = (blocks(x_rows.count, settings["rows_per_program"]), 1, 1)
     return kernel_call("norm:norm_rows", arguments, constants, grid, settings, device)
 
 
 def _add_norm_call(
+    node: Node,
     attrs: AddNormAttributes,
     operands: tuple[View, ...],
     results: tuple[View, ...],
@@ -162,22 +195,26 @@ def _add_norm_call(
 ) -> KernelCall:
     (branch, residual), settings = operands[:2], dict(choice)
     flags = (attrs.bias, attrs.gate, attrs.scale, attrs.shift)
-    vectors = _vectors(("bias", "gate", "scale", "shift"), flags, operands[2:])
+    given = _vector_operands(node, operands)
+    vectors = _vectors(("bias", "gate", "scale", "shift"), flags, given)
     total, normed = results
     split_stride = branch.strides[0] if attrs.splits else 0
     part = _first_part(branch) if attrs.splits else branch
     residual_rows = leading_rows(residual, "residual")
+    rows, width = leading_rows(part, "branch"), total.shape[-1]
+    length, group = _length(node, operands, rows.count)
     arguments: dict[str, Argument] = {
         "branch_pointer": branch,
         "residual_pointer": residual,
         **vectors,
+        "length_pointer": length,
         "sum_pointer": total,
         "normed_pointer": normed,
         "eps": attrs.eps,
     }
-    rows, width = leading_rows(part, "branch"), total.shape[-1]
     constants: dict[str, Constant] = {
         "ROWS": rows.count,
+        **group,
         "D": width,
         "LAYER": attrs.kind == "layer",
         "SPLITS": max(attrs.splits, 1),
@@ -188,7 +225,7 @@ def _add_norm_call(
         **leading_rows(total, "sum").constants("SUM"),
         **leading_rows(normed, "normed").constants("NORMED"),
         **_tile(width, settings),
-        "VECTORS_EARLY": are_weights(operands[2:]),
+        "VECTORS_EARLY": are_weights(given),
     }
     grid = (blocks(rows.count, settings["rows_per_program"]), 1, 1)
     return kernel_call("norm:add_norm_rows", arguments, constants, grid, settings, device)

@@ -11,7 +11,7 @@ import triton.language as tl
 
 @triton.jit
 def rotate_heads(
-    x_pointer, cos_pointer, sin_pointer, start_pointer, out_pointer,
+    x_pointer, cos_pointer, sin_pointer, start_pointer, length_pointer, out_pointer,
     T: tl.constexpr, H: tl.constexpr, HALF: tl.constexpr, TABLE_ROWS: tl.constexpr,
     X_BATCH: tl.constexpr, X_STRIDE: tl.constexpr, X_HEAD: tl.constexpr,
     OUT_BATCH: tl.constexpr, OUT_STRIDE: tl.constexpr, OUT_HEAD: tl.constexpr,
@@ -20,17 +20,21 @@ def rotate_heads(
 ):  # fmt: skip
     """Grid (T, blocks of heads, batch). Row t of sample b turns by table row `start[b] + t`.
 
-    A table row out of range reads as 0, so that junk positions can't fault.
+    A table row out of range reads as 0, so that junk positions can't fault. Rows from `length[b]`
+    on are left out.
     """
     row = tl.program_id(0)
     heads = tl.program_id(1) * HEADS_BLOCK + tl.arange(0, HEADS_BLOCK)[:, None]
     batch = tl.program_id(2)
     columns = tl.arange(0, HALF_BLOCK)[None, :]
     in_half = columns < HALF
-    inside = (heads < H) & in_half
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
+    heads_needed = H
+    if length_pointer is not None:
+        heads_needed = tl.where(row < tl.load(length_pointer + batch), H, 0)
+    inside = (heads < heads_needed) & in_half
     position = row
     if start_pointer is not None:
         position += tl.load(start_pointer + batch)

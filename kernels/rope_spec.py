@@ -12,6 +12,7 @@ from policyc.kernels.layout import (
     kernel_call,
     parameters,
     power_of_two,
+    require_lengths,
     require_unit_stride,
 )
 from policyc.kernels.spec import (
@@ -36,7 +37,8 @@ class RopeFamily:
     def problem(self, node: Node, operands: tuple[TensorType, ...]) -> Problem:
         batch, rows, heads, width = operands[0].shape
         types = f"{operands[0].dtype.value}->{node.output.type.dtype.value}"
-        return Problem(op="rope", key=f"rope b={batch} t={rows} h={heads} d={width} {types}")
+        count = f"<={rows}" if _attributes(node).length else str(rows)
+        return Problem(op="rope", key=f"rope b={batch} t={count} h={heads} d={width} {types}")
 
     def candidates(
         self, node: Node, operands: tuple[TensorType, ...], device: Device
@@ -58,17 +60,19 @@ class RopeFamily:
         parameters: Parameters,
         device: Device,
     ) -> tuple[KernelCall, ...]:
-        attrs, settings = node.attrs, dict(parameters)
-        assert isinstance(attrs, RopeAttributes), f"rope has {type(attrs).__name__}"
+        attrs, settings = _attributes(node), dict(parameters)
         (x, cos, sin), out = operands[:3], results[0]
         for view in (x, cos, sin, out):
             require_unit_stride(view, "rope operand")
+        length = operands[-1] if attrs.length else None
+        require_lengths(length, x.shape[0], "rope")
         batch, rows, heads, width = x.shape
         arguments: dict[str, Argument] = {
             "x_pointer": x,
             "cos_pointer": cos,
             "sin_pointer": sin,
             "start_pointer": operands[3] if attrs.start else None,
+            "length_pointer": length,
             "out_pointer": out,
         }
         constants: dict[str, Constant] = {
@@ -85,6 +89,11 @@ class RopeFamily:
         }
         grid = (rows, blocks(heads, settings["heads_block"]), batch)
         return (kernel_call("rope:rotate_heads", arguments, constants, grid, settings, device),)
+
+
+def _attributes(node: Node) -> RopeAttributes:
+    assert isinstance(node.attrs, RopeAttributes), f"rope has {type(node.attrs).__name__}"
+    return node.attrs
 
 
 def _candidate(sizes: tuple[int, int, int], shape: tuple[int, int], device: Device) -> Candidate:

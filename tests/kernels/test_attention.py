@@ -38,6 +38,7 @@ def attention_case(
     *,
     dtype: DType = DType.F32,
     lengths: tuple[int, ...] = (),
+    query_lengths: tuple[int, ...] = (),
     seed: int = 0,
 ) -> Case:
     """`sizes` are batch, queries, keys, second keys. Operands are windows on wider buffers."""
@@ -64,8 +65,14 @@ def attention_case(
                 within=(batch, second, 2 * kv_heads, width),
                 at=(0, 0, at, 0),
             )
+    if query_lengths:
+        problem.add(np.array(query_lengths, np.int32))
     attrs = AttentionAttributes(
-        scale=width**-0.5, length=bool(lengths), second=bool(second), dtype=dtype
+        scale=width**-0.5,
+        length=bool(lengths),
+        second=bool(second),
+        query_length=bool(query_lengths),
+        dtype=dtype,
     )
     return problem.case("attention", attrs)
 
@@ -141,6 +148,19 @@ def test_keys_beyond_the_length_do_not_act(interpreted: Run, splits: int) -> Non
     assert np.array_equal(plain, found)
 
 
+@pytest.mark.parametrize("splits", [1, 3])
+def test_padding_queries_visit_no_key(interpreted: Run, splits: int) -> None:
+    """Of 20 queries with 2 heads, 16 rows a tile: 9 queries are needed, so the last tile is not."""
+    case = attention_case(
+        (2, 20, 20, 3), (2, 1), 16, lengths=(9, 20), query_lengths=(9, 20), seed=splits
+    )
+    assert "t=<=20 s=<=20+3" in FAMILY.problem(case.node, case.types).key
+    found = case.run(FAMILY, choice(splits=splits), HOST, interpreted)[0]
+    assert difference(found[0, :9], case.expected[0][0, :9]).relative < 5e-6
+    assert difference(found[1], case.expected[0][1]).relative < 5e-6
+    assert np.all(found[0, 16:] == 0)
+
+
 def expert_case() -> Case:
     return attention_case((1, 50, 968, 50), (8, 1), 256, dtype=DType.BF16, lengths=(830,))
 
@@ -165,8 +185,10 @@ def test_small_shared_memory_rejects_tiles_with_a_reason() -> None:
     assert runnable(FAMILY, case, AMPERE)
 
 
-@pytest.mark.parametrize("device", [HOPPER, AMPERE, BLACKWELL])
-@pytest.mark.parametrize("kind", ["expert", "vision"])
+@pytest.mark.parametrize(
+    ("device", "kind"),
+    [(HOPPER, "expert"), (HOPPER, "vision"), (AMPERE, "expert"), (BLACKWELL, "expert")],
+)
 def test_compiles_without_spills(device: TestDevice, kind: str) -> None:
     case = expert_case()
     if kind == "vision":

@@ -40,11 +40,13 @@ def check_exactly(case: Case, run: Run) -> None:
         assert np.array_equal(found, expected.astype(found.dtype)), parameters
 
 
-def embedding_case(shape: tuple[int, int], vocabulary: int, width: int, scale: float) -> Case:
+def embedding_case(
+    shape: tuple[int, int], vocabulary: int, width: int, scale: float, result: DType
+) -> Case:
     problem = Problem(seed=width)
     problem.add(problem.random.integers(0, vocabulary, shape).astype(np.int32))
     problem.add(problem.normal((vocabulary, width)), name="@table")
-    return problem.case("embedding", EmbeddingAttributes(scale=scale, dtype=DType.F32))
+    return problem.case("embedding", EmbeddingAttributes(scale=scale, dtype=result))
 
 
 def masked_case(op: str, batch: int, rows: int, width: int, chance: float) -> Case:
@@ -76,14 +78,14 @@ def concat_case(shapes: tuple[tuple[int, ...], ...], axis: int, dtype: DType) ->
 
 
 def test_embedding(interpreted: Run) -> None:
-    case = embedding_case((2, 7), 31, 100, scale=11.3125)
+    case = embedding_case((2, 7), 31, 100, 11.3125, DType.F32)
     parameters = runnable(FAMILY, case, HOST)[0]
     found = case.run(FAMILY, parameters, HOST, interpreted)[0]
     assert np.allclose(found, case.expected[0], rtol=1e-6, atol=0)
 
 
 def test_embedding_of_an_unknown_id_is_zero_and_does_not_fault(interpreted: Run) -> None:
-    case = embedding_case((1, 3), 5, 16, scale=1.0)
+    case = embedding_case((1, 3), 5, 16, 1.0, DType.F32)
     ids = np.array([2**31 - 1, 4, -7], np.int32)
     case = replace(case, buffers={**case.buffers, "%0": ids})
     found = case.run(FAMILY, runnable(FAMILY, case, HOST)[0], HOST, interpreted)[0][0]
@@ -166,7 +168,7 @@ def test_view_with_too_many_axes_is_refused() -> None:
 
 def full_size_cases() -> dict[str, Case]:
     return {
-        "embedding": embedding_case((1, 200), 300, 2048, 45.25),
+        "embedding": embedding_case((1, 200), 300, 2048, 45.25, DType.BF16),
         "compact_rows": masked_case("compact_rows", 1, 968, 2048, 0.9),
         "count_true": masked_case("count_true", 1, 968, 0, 0.9),
         "patchify": patchify_case((1, 3, 3, 224, 224), 14, 592, DType.BF16),

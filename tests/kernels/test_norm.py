@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from policyc.compiler.ir.attributes import AddNormAttributes, NormAttributes
@@ -15,6 +16,7 @@ from tests.kernels.cases import (
     Case,
     Problem,
     Run,
+    TestDevice,
     difference,
     runnable,
 )
@@ -27,8 +29,18 @@ LIMITS = {DType.F32: 1e-6, DType.BF16: 2.0**-7}
 
 
 def norm_case(
-    op: str, rows: int, width: int, dtype: DType, *, scale: bool, shift: bool, weight: str = "@"
+    op: str,
+    rows: int,
+    width: int,
+    dtype: DType,
+    *,
+    scale: bool,
+    shift: bool,
+    weight: str = "@",
+    result: DType | None = None,
+    lengths: tuple[int, ...] = (),
 ) -> Case:
+    """`result` is the element type of the result, by default that of x."""
     problem = Problem(seed=rows * width + scale + 2 * shift)
     problem.add(
         problem.normal((rows, width), dtype, 3.0) + dtype.numpy.type(0.5),
@@ -38,7 +50,12 @@ def norm_case(
     for name, present in (("scale", scale), ("shift", shift)):
         if present:
             problem.add(problem.normal((width,), DType.F32), name=weight + name)
-    return problem.case(op, NormAttributes(eps=1e-6, scale=scale, shift=shift, dtype=dtype))
+    if lengths:
+        problem.add(np.array(lengths, np.int32))
+    attrs = NormAttributes(
+        eps=1e-6, scale=scale, shift=shift, length=bool(lengths), dtype=result or dtype
+    )
+    return problem.case(op, attrs)
 
 
 def add_norm_case(
@@ -47,6 +64,7 @@ def add_norm_case(
     *,
     residual_rows: int = 0,
     branch_dtype: DType = DType.F32,
+    lengths: tuple[int, ...] = (),
 ) -> Case:
     """`shape` is batch, rows, width; batches of the branch lie apart."""
     batch, rows, width = shape
@@ -62,6 +80,8 @@ def add_norm_case(
     for name in ("bias", "gate", "scale", "shift"):
         if getattr(attrs, name):
             problem.add(problem.normal((1, width), DType.F32), name=f"@{name}")
+    if lengths:
+        problem.add(np.array(lengths, np.int32))
     return problem.case("add_norm", attrs)
 
 
@@ -143,6 +163,28 @@ def test_add_norm_matches_reference(
         check(case, interpreted, parameters)
 
 
+@pytest.mark.parametrize("op", ["rms_norm", "add_norm"])
+def test_only_needed_rows_are_written(interpreted: Run, op: str) -> None:
+    """Two groups of 6 rows, of which 4 and 0 are needed; the others keep what was there."""
+    problem = Problem(seed=6)
+    problem.add(problem.normal((2, 6, 64), DType.F32))
+    if op == "add_norm":
+        problem.add(problem.normal((2, 6, 64), DType.F32))
+        attrs: object = AddNormAttributes(kind="rms", eps=1e-6, scale=True, length=True)
+    else:
+        attrs = NormAttributes(eps=1e-6, scale=True, length=True)
+    problem.add(problem.normal((64,), DType.F32), name="@scale")
+    problem.add(np.array([4, 0], np.int32))
+    case = problem.case(op, attrs)
+    assert "m=<=12 d=64 vectors=1" in FAMILY.problem(case.node, case.types).key
+    for parameters in runnable(FAMILY, case, HOST)[:6:5]:
+        assert dict(case.calls(FAMILY, parameters, HOST)[0].constants)["VECTORS_EARLY"] is True
+        found = case.run(FAMILY, parameters, HOST, interpreted)
+        for array, expected in zip(found, case.expected, strict=True):
+            assert difference(array[0, :4], expected[0, :4]).relative < 1e-6
+            assert np.isnan(array[0, 4:]).all() and np.isnan(array[1]).all()
+
+
 def test_norm_sees_the_unrounded_sum(interpreted: Run) -> None:
     """A sum rounded to bfloat16 before the norm would be 2**-9 off, the float32 result is not."""
     attrs = AddNormAttributes(kind="rms", eps=1e-6, sum_dtype=DType.BF16, dtype=DType.F32)
@@ -165,7 +207,7 @@ def test_problem_names_what_decides_the_choice() -> None:
 
 
 @pytest.mark.parametrize("device", [HOPPER, AMPERE, BLACKWELL])
-def test_compiles_without_spills(device: object) -> None:
+def test_compiles_without_spills(device: TestDevice) -> None:
     attrs = AddNormAttributes(
         kind="rms",
         eps=1e-6,

@@ -29,7 +29,12 @@ LIMITS = {DType.F32: 1e-6, DType.BF16: 2.0**-7}
 
 
 def rope_case(
-    sizes: tuple[int, int, int, int], dtype: DType, *, start: tuple[int, ...] = (), rows: int = 0
+    sizes: tuple[int, int, int, int],
+    dtype: DType,
+    *,
+    start: tuple[int, ...] = (),
+    length: tuple[int, ...] = (),
+    rows: int = 0,
 ) -> Case:
     """`sizes` are batch, rows, heads, width; x is a window on a buffer with two more heads."""
     batch, count, heads, width = sizes
@@ -43,7 +48,10 @@ def rope_case(
     problem.add(np.sin(angles).astype(np.float32), name="@sin")
     if start:
         problem.add(np.array(start, np.int32))
-    return problem.case("rope", RopeAttributes(start=bool(start), dtype=dtype))
+    if length:
+        problem.add(np.array(length, np.int32))
+    attrs = RopeAttributes(start=bool(start), length=bool(length), dtype=dtype)
+    return problem.case("rope", attrs)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +70,14 @@ def test_matches_reference(
         found = case.run(FAMILY, parameters, HOST, interpreted)[0]
         distance = difference(found, case.expected[0])
         assert distance.relative <= LIMITS[dtype], f"{parameters}: {distance}"
+
+
+def test_only_needed_rows_are_written(interpreted: Run) -> None:
+    case = rope_case((2, 6, 3, 32), DType.F32, length=(4, 0), rows=8)
+    assert "t=<=6" in FAMILY.problem(case.node, case.types).key
+    found = case.run(FAMILY, runnable(FAMILY, case, HOST)[0], HOST, interpreted)[0]
+    assert difference(found[0, :4], case.expected[0][0, :4]).relative < 1e-6
+    assert np.isnan(found[0, 4:]).all() and np.isnan(found[1]).all()
 
 
 @pytest.mark.parametrize("device", [HOPPER, AMPERE, BLACKWELL])
