@@ -42,12 +42,14 @@ def compile_call(call: KernelCall, compute_capability: int) -> Usage:
     given = dict(call.arguments)
     constants = {**dict(call.constants), **{name: None for name, a in given.items() if a is None}}
     signature = {
-        name: "constexpr" if name in constants else _type(given[name]) for name in function.arg_names
+        name: "constexpr" if name in constants else _type(given[name])
+        for name in function.arg_names
     }
     aligned = {
         (index,): [["tt.divisibility", 16]]
         for index, name in enumerate(function.arg_names)
-        if isinstance(view := given.get(name), View) and view.offset * view.dtype.size_bytes % 16 == 0
+        if isinstance(view := given.get(name), View)
+        and view.offset * view.dtype.size_bytes % 16 == 0
     }
     kernel = compile_kernel(
         ASTSource(fn=function, signature=signature, constexprs=constants, attrs=aligned),

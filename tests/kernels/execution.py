@@ -45,7 +45,11 @@ def interpret_triton() -> None:
 def kernel_function(call: KernelCall) -> Any:
     """The Triton function that a call names; a generated program is written to a temporary file first."""
     module, _, function = call.kernel.partition(":")
-    loaded = program_module(call.program) if call.program else importlib.import_module(f"policyc.kernels.{module}")
+    loaded = (
+        program_module(call.program)
+        if call.program
+        else importlib.import_module(f"policyc.kernels.{module}")
+    )
     return getattr(loaded, function)
 
 
@@ -114,7 +118,9 @@ def run_interpreted(calls: tuple[KernelCall, ...], buffers: dict[str, Array]) ->
     tensors: dict[str, Any] = {}
     for name, array in buffers.items():
         is_bf16 = array.dtype == ml_dtypes.bfloat16
-        tensor = torch.from_numpy(np.ascontiguousarray(array.view(np.int16) if is_bf16 else array).copy())
+        tensor = torch.from_numpy(
+            np.ascontiguousarray(array.view(np.int16) if is_bf16 else array).copy()
+        )
         tensors[name] = tensor.view(torch.bfloat16) if is_bf16 else tensor
     for call in calls:
         launch(call, tensors)
