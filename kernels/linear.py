@@ -10,6 +10,10 @@ or masks that the shape does not need. x is [M, K], w [N, K], both with unit inn
 result is contiguous. With GATED rows 2i and 2i+1 of w are gate and up of result column i, so one
 register tile holds both.
 
+With `length`, an int32 a group, the M rows fall into GROUPS groups of equal size, and only the
+first `length[group]` rows of each are needed. Row tiles without a needed row are neither read nor
+written; the others share the programs as if there were no more.
+
 Dependent launch (PDL): a program first lets its successor start, then touches only weights, then
 waits for its predecessor, whose results (x) it reads and whose buffers it may overwrite.
 """
@@ -33,21 +37,48 @@ def _activate(x, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
-def _tile_origin(
+def _needed_rows(length, index, M: tl.constexpr, GROUPS: tl.constexpr, BLOCK_M: tl.constexpr):
+    """Row tiles with a needed row: how many there are, and the index-th of them."""
+    rows: tl.constexpr = M // GROUPS
+    count = 0
+    found = 0
+    after = 0  # the first tile that no earlier group needed
+    for group in tl.static_range(GROUPS):
+        needed = tl.minimum(tl.load(length + group), rows)
+        first = tl.maximum(after, group * rows // BLOCK_M)
+        stop = tl.where(needed > 0, tl.cdiv(group * rows + needed, BLOCK_M), first)
+        own = tl.maximum(stop - first, 0)
+        is_here = (index >= count) & (index < count + own)
+        found = tl.where(is_here, first + index - count, found)
+        count += own
+        after = tl.maximum(after, first + own)
+    return count, found
+
+
+@triton.jit
+def _place(
     tile,
+    row_tiles,
+    length,
     M: tl.constexpr,
     N: tl.constexpr,
+    GROUPS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """First row and column of a tile; GROUP_M tiles of rows in turn share a tile of weights."""
-    row_tiles: tl.constexpr = tl.cdiv(M, BLOCK_M)
+    """First row and column of the tile-th needed tile.
+
+    GROUP_M of the `row_tiles` needed tiles of rows in turn share a tile of weights.
+    """
     group_tiles: tl.constexpr = GROUP_M * tl.cdiv(N, BLOCK_N)
     first = (tile // group_tiles) * GROUP_M
-    height = tl.minimum(row_tiles - first, GROUP_M)
+    height = tl.maximum(tl.minimum(row_tiles - first, GROUP_M), 1)
     within = tile % group_tiles
-    return (first + within % height) * BLOCK_M, (within // height) * BLOCK_N
+    row_tile = first + within % height
+    if GROUPS > 1:
+        _, row_tile = _needed_rows(length, row_tile, M, GROUPS, BLOCK_M)
+    return row_tile * BLOCK_M, (within // height) * BLOCK_N
 
 
 @triton.jit
@@ -194,9 +225,11 @@ def mapped_linear(
     out,
     w,
     bias,
+    length,
     M: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
+    GROUPS: tl.constexpr,
     STRIDE_W: tl.constexpr,
     SPLIT_K: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -219,15 +252,30 @@ def mapped_linear(
         out: the result [ranges, M, N] as a pointer, or as a tensor map of tiles (STORE_MAP).
         w: pointer to w for the prefetch; None where PREFETCH is 0.
         bias: pointer to float32 [N], or None.
+        length: pointer to int32 [GROUPS], or None where GROUPS is 0.
         PREFETCH: columns of K to ask for before the wait; 0 or a power of two >= 64.
     """
-    row, column = _tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N + SIDE_N, GROUP_M)
+    tile = tl.program_id(0)
     split = tl.program_id(1)
+    row_tiles = tl.cdiv(M, BLOCK_M)
+    # Before the wait no length is known: together, all programs then ask for all weights.
+    row, column = _place(tile, row_tiles, None, M, N, 0, BLOCK_M, BLOCK_N + SIDE_N, GROUP_M)
     _begin(w, column, split * SPLIT_K, N, K, STRIDE_W, BLOCK_N, PREFETCH, PDL)
-    _mapped_tile(
-        x_map, w_map, side_map, out, bias, row, column, split,
-        M, N, SPLIT_K, BLOCK_M, BLOCK_N, SIDE_N, BLOCK_K, ACTIVATION, GATED, STORE_MAP,
-    )  # fmt: skip
+    if GROUPS == 0:
+        _mapped_tile(
+            x_map, w_map, side_map, out, bias, row, column, split,
+            M, N, SPLIT_K, BLOCK_M, BLOCK_N, SIDE_N, BLOCK_K, ACTIVATION, GATED, STORE_MAP,
+        )  # fmt: skip
+    else:
+        row_tiles, _ = _needed_rows(length, 0, M, GROUPS, BLOCK_M)
+        if tile < row_tiles * tl.cdiv(N, BLOCK_N + SIDE_N):
+            row, column = _place(
+                tile, row_tiles, length, M, N, GROUPS, BLOCK_M, BLOCK_N + SIDE_N, GROUP_M
+            )
+            _mapped_tile(
+                x_map, w_map, side_map, out, bias, row, column, split,
+                M, N, SPLIT_K, BLOCK_M, BLOCK_N, SIDE_N, BLOCK_K, ACTIVATION, GATED, STORE_MAP,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -237,9 +285,11 @@ def persistent_linear(
     side_map,
     out,
     bias,
+    length,
     M: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
+    GROUPS: tl.constexpr,
     PROGRAMS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -256,9 +306,14 @@ def persistent_linear(
     Arguments as in `mapped_linear`; grid (PROGRAMS, 1, 1).
     """
     _begin(None, 0, 0, N, K, K, BLOCK_N, 0, PDL)
-    tiles: tl.constexpr = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N + SIDE_N)
+    row_tiles = tl.cdiv(M, BLOCK_M)
+    if GROUPS > 0:
+        row_tiles, _ = _needed_rows(length, 0, M, GROUPS, BLOCK_M)
+    tiles = row_tiles * tl.cdiv(N, BLOCK_N + SIDE_N)
     for tile in tl.range(tl.program_id(0), tiles, PROGRAMS, flatten=True):
-        row, column = _tile_origin(tile, M, N, BLOCK_M, BLOCK_N + SIDE_N, GROUP_M)
+        row, column = _place(
+            tile, row_tiles, length, M, N, GROUPS, BLOCK_M, BLOCK_N + SIDE_N, GROUP_M
+        )
         _mapped_tile(
             x_map, w_map, side_map, out, bias, row, column, 0,
             M, N, K, BLOCK_M, BLOCK_N, SIDE_N, BLOCK_K, ACTIVATION, GATED, STORE_MAP,
@@ -266,11 +321,14 @@ def persistent_linear(
 
 
 @triton.jit
-def strided_linear(
+def _strided_tile(
     x,
     w,
     out,
     bias,
+    row,
+    column,
+    split,
     M: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -282,22 +340,11 @@ def strided_linear(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
     ACTIVATION: tl.constexpr,
     GATED: tl.constexpr,
-    PREFETCH: tl.constexpr,
-    PDL: tl.constexpr,
 ):
-    """One tile a program through pointers; grid (tiles, K ranges of SPLIT_K columns, 1).
-
-    Row r of x starts at element `r // INNER_M * STRIDE_OUTER + r % INNER_M * STRIDE_X`: rows of a
-    slice of a batched tensor. x and w have one element type; float32 is multiplied in float32.
-    """
-    row, column = _tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
-    split = tl.program_id(1)
+    """One tile [BLOCK_M, BLOCK_N] over SPLIT_K columns of K."""
     first_k = split * SPLIT_K
-    _begin(w, column, first_k, N, K, STRIDE_W, BLOCK_N, PREFETCH, PDL)
-
     rows = row + tl.arange(0, BLOCK_M)
     columns = column + tl.arange(0, BLOCK_N)
     row_inside = (rows < M)[:, None]
@@ -319,3 +366,56 @@ def strided_linear(
         acc, out, bias, row, column, split,
         M, N, BLOCK_M, BLOCK_N, ACTIVATION, GATED, False,
     )  # fmt: skip
+
+
+@triton.jit
+def strided_linear(
+    x,
+    w,
+    out,
+    bias,
+    length,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    GROUPS: tl.constexpr,
+    INNER_M: tl.constexpr,
+    STRIDE_OUTER: tl.constexpr,
+    STRIDE_X: tl.constexpr,
+    STRIDE_W: tl.constexpr,
+    SPLIT_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One tile a program through pointers; grid (tiles, K ranges of SPLIT_K columns, 1).
+
+    Row r of x starts at element `r // INNER_M * STRIDE_OUTER + r % INNER_M * STRIDE_X`: rows of a
+    slice of a batched tensor. x and w have one element type; float32 is multiplied in float32.
+    Other arguments as in `mapped_linear`.
+    """
+    tile = tl.program_id(0)
+    split = tl.program_id(1)
+    row_tiles = tl.cdiv(M, BLOCK_M)
+    row, column = _place(tile, row_tiles, None, M, N, 0, BLOCK_M, BLOCK_N, GROUP_M)
+    _begin(w, column, split * SPLIT_K, N, K, STRIDE_W, BLOCK_N, PREFETCH, PDL)
+    if GROUPS == 0:
+        _strided_tile(
+            x, w, out, bias, row, column, split,
+            M, N, K, INNER_M, STRIDE_OUTER, STRIDE_X, STRIDE_W, SPLIT_K,
+            BLOCK_M, BLOCK_N, BLOCK_K, ACTIVATION, GATED,
+        )  # fmt: skip
+    else:
+        row_tiles, _ = _needed_rows(length, 0, M, GROUPS, BLOCK_M)
+        if tile < row_tiles * tl.cdiv(N, BLOCK_N):
+            row, column = _place(tile, row_tiles, length, M, N, GROUPS, BLOCK_M, BLOCK_N, GROUP_M)
+            _strided_tile(
+                x, w, out, bias, row, column, split,
+                M, N, K, INNER_M, STRIDE_OUTER, STRIDE_X, STRIDE_W, SPLIT_K,
+                BLOCK_M, BLOCK_N, BLOCK_K, ACTIVATION, GATED,
+            )  # fmt: skip

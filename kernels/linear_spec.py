@@ -52,6 +52,7 @@ class LinearFamily:
     ops = ("linear", "split_linear", "gated_linear")
 
     def problem(self, node: Node, operands: tuple[TensorType, ...]) -> Problem:
+        """Products with and without `length` are one problem: their parameters serve both."""
         shape = _shape(node, operands)
         words = [node.op, f"m={shape.m}", f"n={shape.result_columns}", f"k={shape.k}"]
         words.append(shape.dtype.value)
@@ -90,7 +91,8 @@ class LinearFamily:
             rows=leading_rows(operands[0], "x"),
             w=_plain_weight(operands[1]),
             out=results[0],
-            bias=operands[2] if len(operands) > 2 else None,
+            bias=operands[2] if _has_bias(node) else None,
+            length=_lengths(node, operands, shape.m),
             activation=_activation(node),
         )
         if not launch.out.is_contiguous:
@@ -114,7 +116,14 @@ class _Launch:
     w: View
     out: View
     bias: View | None
+    length: View | None
     activation: str
+
+    @property
+    def sizes(self) -> dict[str, Constant]:
+        shape = self.shape
+        groups = self.length.shape[0] if self.length is not None else 0
+        return {"M": shape.m, "N": shape.n, "K": shape.k, "GROUPS": groups}
 
     @property
     def stride_w(self) -> int:
@@ -147,6 +156,25 @@ def _activation(node: Node) -> str:
     return (
         attrs.activation if isinstance(attrs, LinearAttributes | GatedLinearAttributes) else "none"
     )
+
+
+def _has_bias(node: Node) -> bool:
+    return isinstance(node.attrs, LinearAttributes) and node.attrs.bias
+
+
+def _lengths(node: Node, operands: tuple[View, ...], rows: int) -> View | None:
+    """The numbers of needed rows, one a group of equally many rows."""
+    attrs = node.attrs
+    assert isinstance(attrs, LinearAttributes | SplitLinearAttributes | GatedLinearAttributes)
+    if not attrs.length:
+        return None
+    length = operands[-1]
+    if length.dtype is not DType.I32 or not length.is_contiguous or rows % length.shape[0]:
+        raise LayoutError(
+            f"{node.op}: length {length.base} is {length.dtype.value}{list(length.shape)} with "
+            f"strides {length.strides}, expected contiguous i32[G] with G dividing {rows} rows."
+        )
+    return length
 
 
 def _shape(node: Node, operands: tuple[TensorType, ...]) -> Shape:
@@ -212,7 +240,7 @@ def _mapped_call(launch: _Launch, device: Device) -> KernelCall:
         "out": out,
     }
     tiles = blocks(shape.m, tile.block_m) * blocks(shape.n, tile.width)
-    sizes: dict[str, Constant] = {"M": shape.m, "N": shape.n, "K": shape.k}
+    sizes = launch.sizes
     blocking = _blocking(tile, side=True)
     ending: dict[str, Constant] = {
         "ACTIVATION": launch.activation,
@@ -221,11 +249,11 @@ def _mapped_call(launch: _Launch, device: Device) -> KernelCall:
     }
     if tile.persistent:
         programs = min(tile.persistent * device.sm_count, tiles)
-        arguments["bias"] = launch.bias
+        arguments |= {"bias": launch.bias, "length": launch.length}
         constants = {**sizes, "PROGRAMS": programs, **blocking, **ending}
         return _call("persistent_linear", arguments, constants, (programs, 1, 1), tile, device)
     arguments["w"] = launch.w if tile.prefetch else None
-    arguments["bias"] = launch.bias
+    arguments |= {"bias": launch.bias, "length": launch.length}
     strides: dict[str, Constant] = {"STRIDE_W": launch.stride_w, "SPLIT_K": shape.split_k}
     constants = {**sizes, **strides, **blocking, **ending, "PREFETCH": launch.prefetch_columns}
     return _call("mapped_linear", arguments, constants, (tiles, shape.splits, 1), tile, device)
@@ -238,11 +266,10 @@ def _strided_call(launch: _Launch, device: Device) -> KernelCall:
         "w": launch.w,
         "out": launch.out,
         "bias": launch.bias,
+        "length": launch.length,
     }
     constants: dict[str, Constant] = {
-        "M": shape.m,
-        "N": shape.n,
-        "K": shape.k,
+        **launch.sizes,
         "INNER_M": rows.inner,
         "STRIDE_OUTER": rows.outer_stride,
         "STRIDE_X": rows.inner_stride,

@@ -61,6 +61,38 @@ def test_equal_problems_have_equal_candidates() -> None:
     )
 
 
+def test_lengths_change_neither_problem_nor_candidates() -> None:
+    plain = Product(m=968, n=2560, k=2048)
+    bounded = replace(plain, groups=1)
+    assert FAMILY.problem(plain.node, plain.types) == FAMILY.problem(bounded.node, bounded.types)
+    assert FAMILY.candidates(plain.node, plain.types, HOPPER) == FAMILY.candidates(
+        bounded.node, bounded.types, HOPPER
+    )
+
+
+@pytest.mark.parametrize("tile", [MAPPED, PERSISTENT, POINTERS])
+def test_lengths_follow_the_bias(tile: Tile) -> None:
+    bounded = Product(m=968, n=2560, k=2048, bias=True, groups=4)
+    call = bounded.call(FAMILY, tile.parameters, HOPPER)
+    arguments = dict(call.arguments)
+    names = [name for name, argument in arguments.items() if isinstance(argument, View)]
+    assert names[-2:] == ["bias", "length"]
+    assert isinstance(length := arguments["length"], View) and length.base == "length"
+    assert dict(call.constants)["GROUPS"] == 4
+    plain = replace(bounded, groups=0).call(FAMILY, tile.parameters, HOPPER)
+    assert dict(plain.arguments)["length"] is None and dict(plain.constants)["GROUPS"] == 0
+
+
+def test_lengths_that_do_not_divide_the_rows_are_refused() -> None:
+    bounded = Product(m=10, n=64, k=64, groups=5)
+    length = replace(bounded.views[-1], shape=(3,))
+    out = contiguous_view("out", bounded.node.output.type)
+    with pytest.raises(LayoutError, match="G dividing 10 rows"):
+        FAMILY.calls(
+            bounded.node, (*bounded.views[:2], length), (out,), None, POINTERS.parameters, HOPPER
+        )
+
+
 def test_no_workspace() -> None:
     product = Product(m=50, n=1024, k=4096, op="split_linear", splits=4)
     assert FAMILY.scratch_bytes(product.node, product.types, MAPPED.parameters) == 0
