@@ -5,7 +5,8 @@ After `load` nothing is allocated on the device and nothing is captured.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
@@ -19,8 +20,16 @@ from policyc.runtime_min.bundle import Bundle
 from policyc.runtime_min.compatibility import check_device, check_memory
 from policyc.runtime_min.driver_interface import Bytes, Driver, KernelLaunch
 from policyc.runtime_min.errors import BundleError, PlanError
+from policyc.runtime_min.graph_timing import ReplayCosts, capture_graph, time_replays
 from policyc.runtime_min.host_executor import WeightCache
-from policyc.runtime_min.plan import Bucket, Buffer, DescriptorArgument, Plan, WeightArgument
+from policyc.runtime_min.plan import (
+    Bucket,
+    Buffer,
+    DescriptorArgument,
+    Launch,
+    Plan,
+    WeightArgument,
+)
 from policyc.runtime_min.report import Report
 from policyc.runtime_min.signature import Signature
 from policyc.runtime_min.weight_upload import plan_region, upload_weights
@@ -42,9 +51,11 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ReadyBucket:
-    """A batch size, ready to run."""
+    """A batch size, ready to run; `launches` and `packed` agree in order."""
 
     graph: int
+    launches: tuple[Launch, ...]
+    packed: tuple[KernelLaunch, ...]
     inputs: Mapping[str, _Slot]
     outputs: Mapping[str, _Slot]
     values: Mapping[str, Buffer]
@@ -127,19 +138,44 @@ class DeviceExecutor:
 
     def measure_replays(self, batch: int, count: int) -> tuple[float, ...]:
         """Device time of `count` replays on the last inputs, in microseconds, by events."""
-        graph = self._buckets[batch].graph
-        with self._driver.current(), ExitStack() as events:
-            marks: list[int] = []
-            for _ in range(count + 1):
-                marks.append(self._driver.create_event())
-                events.callback(self._driver.destroy_event, marks[-1])
-            self._driver.record_event(marks[0])
-            for mark in marks[1:]:
-                self._driver.launch_graph(graph)
-                self._driver.record_event(mark)
-            self._driver.synchronize()
-            pairs = zip(marks[:-1], marks[1:], strict=True)
-            return tuple(self._driver.elapsed_us(start, stop) for start, stop in pairs)
+        with self._driver.current():
+            return time_replays(self._driver, (self._buckets[batch].graph,), count)[0]
+
+    def measure_without(
+        self, batch: int, groups: Mapping[str, Callable[[Launch], bool]], count: int
+    ) -> ReplayCosts:
+        """What each group of launches adds to a replay: the median with all, less that without it.
+
+        Unlike a launch timed alone, this counts what overlaps with its neighbours once. Run an
+        inference first, so that memory holds sensible values; afterwards it holds junk, which the
+        next `run` overwrites. Launches that write integers (row counts) are never left out. For
+        each group one more graph is captured, and destroyed when it is timed.
+
+        Args:
+            batch: a batch bucket of the bundle.
+            groups: name -> does a launch belong to the group? Groups may overlap.
+            count: replays of each graph.
+
+        Returns:
+            The costs; groups with nothing to leave out are absent.
+        """
+        bucket = self._buckets[batch]
+        kept = self._integer_nodes(batch)
+        totals: list[float] = []
+        costs: dict[str, float] = {}
+        for name, belongs in groups.items():
+            left = [
+                packed
+                for launch, packed in zip(bucket.launches, bucket.packed, strict=True)
+                if launch.node in kept or not belongs(launch)
+            ]
+            if len(left) == len(bucket.packed):
+                continue
+            whole, without = self._compare(bucket.graph, left, count)
+            totals.append(whole)
+            costs[name] = whole - without
+        total = statistics.median(totals or self.measure_replays(batch, count))
+        return ReplayCosts(total_us=total, groups_us=costs)
 
     def close(self) -> None:
         """Waits for the device, frees everything and releases it; idempotent."""
@@ -153,6 +189,30 @@ class DeviceExecutor:
                 self._resources.close()
         finally:
             self._driver.close()
+
+    def _compare(
+        self, graph: int, launches: Sequence[KernelLaunch], count: int
+    ) -> tuple[float, float]:
+        """Median replay of `graph`, and of a graph of `launches` that lives as long as this."""
+        with self._driver.current(), ExitStack() as undo:
+            other = capture_graph(self._driver, launches)
+            undo.callback(self._driver.destroy_graph, other)
+            time_replays(self._driver, (graph, other), 1)
+            whole, without = time_replays(self._driver, (graph, other), count)
+        return statistics.median(whole), statistics.median(without)
+
+    def _integer_nodes(self, batch: int) -> frozenset[str]:
+        """Nodes with a result that is no float: counts and masks that other launches obey."""
+        return frozenset(
+            node.outputs[0].name
+            for node in self._graph(batch).nodes()
+            if any(not value.type.dtype.is_float for value in node.outputs)
+        )
+
+    def _graph(self, batch: int) -> Graph:
+        if batch not in self._graphs:
+            self._graphs[batch] = self._bundle.graph(batch)
+        return self._graphs[batch]
 
     def _prepare(self, plan: Plan, outputs: Sequence[str]) -> None:
         region = plan_region(self._bundle.manifest, _weights_of(plan))
@@ -173,7 +233,7 @@ class DeviceExecutor:
         placement = Placement(arenas=self._arenas, weights=weights)
         self._resources.callback(self._driver.synchronize)
         for batch, bucket in sorted(plan.buckets.items()):
-            launches = [
+            packed = tuple(
                 pack_launch(
                     launch,
                     plan.kernels[launch.kernel],
@@ -182,8 +242,8 @@ class DeviceExecutor:
                     self._driver.encode_tensor_map,
                 )
                 for launch in bucket.launches
-            ]
-            self._buckets[batch] = self._ready(bucket, self._capture(launches), outputs)
+            )
+            self._buckets[batch] = self._ready(bucket, packed, outputs)
             self._warm(self._buckets[batch])
 
     def _load_functions(self, plan: Plan) -> dict[str, int]:
@@ -208,21 +268,15 @@ class DeviceExecutor:
         self._resources.callback(self._driver.free, address)
         return address
 
-    def _capture(self, launches: Sequence[KernelLaunch]) -> int:
-        with ExitStack() as undo:
-            self._driver.begin_capture()
-            undo.callback(self._driver.abort_capture)
-            for launch in launches:
-                self._driver.launch(launch)
-            undo.pop_all()
-        graph = self._driver.end_capture()
+    def _ready(
+        self, bucket: Bucket, packed: tuple[KernelLaunch, ...], outputs: Sequence[str]
+    ) -> _ReadyBucket:
+        graph = capture_graph(self._driver, packed)
         self._resources.callback(self._driver.destroy_graph, graph)
-        self._driver.upload_graph(graph)
-        return graph
-
-    def _ready(self, bucket: Bucket, graph: int, outputs: Sequence[str]) -> _ReadyBucket:
         return _ReadyBucket(
             graph=graph,
+            launches=bucket.launches,
+            packed=packed,
             inputs=self._slots(bucket.inputs),
             outputs=self._slots({name: bucket.values[name] for name in outputs}),
             values=bucket.values,
@@ -284,9 +338,7 @@ class DeviceExecutor:
         return {**unpinned, **pinned}
 
     def _report(self, batch: int, names: Sequence[str], inputs: Mapping[str, Array]) -> Report:
-        if batch not in self._graphs:
-            self._graphs[batch] = self._bundle.graph(batch)
-        report = Report.of(self._graphs[batch], names)
+        report = Report.of(self._graph(batch), names)
         values = self._buckets[batch].values
         missing = [name for name in report.sources if name not in values and name not in inputs]
         if missing:

@@ -52,7 +52,7 @@ class _Live:
     modules: dict[int, str] = field(default_factory=dict)
     functions: dict[int, tuple[int, str]] = field(default_factory=dict)
     graphs: dict[int, tuple[KernelLaunch, ...]] = field(default_factory=dict)
-    events: set[int] = field(default_factory=set)
+    events: dict[int, int] = field(default_factory=dict)
 
 
 def null_facts(compute_capability: int, driver_version: int) -> DeviceFacts:
@@ -74,8 +74,11 @@ class NullDriver:
         facts: DeviceFacts,
         kernels: Mapping[str, EmulatedKernel] | None = None,
         free_bytes: int | None = None,
+        launch_us: float = 0.0,
     ) -> None:
-        """`kernels`: entry -> Python code to run on replay; `free_bytes`: less than everything."""
+        """`kernels`: entry -> Python code to run on replay; `free_bytes`: less than everything;
+        `launch_us`: what events count for each replayed launch.
+        """
         self.calls: list[Call] = []
         self._facts = facts
         self._kernels = dict(kernels or {})
@@ -87,6 +90,8 @@ class NullDriver:
         self._live = _Live()
         self._captured: list[KernelLaunch] | None = None
         self._written: list[tuple[int, int]] = []
+        self._launch_us = launch_us
+        self._replayed = 0
         self._closed = False
         self._current = threading.local()
 
@@ -219,6 +224,7 @@ class NullDriver:
         self._written.clear()
         for launch in self._graph(graph):
             self._check_launch(launch)
+            self._replayed += 1
             _, entry = self._live.functions[launch.function]
             if entry in self._kernels:
                 self._kernels[entry](self, launch)
@@ -232,24 +238,25 @@ class NullDriver:
         self._record("create_event")
         event = self._next_handle
         self._next_handle += 1
-        self._live.events.add(event)
+        self._live.events[event] = self._replayed
         return event
 
     def record_event(self, event: int) -> None:
         self._event("record_event", event)
+        self._live.events[event] = self._replayed
 
     def wait_event(self, event: int) -> None:
         self._event("wait_event", event)
 
     def elapsed_us(self, start: int, stop: int) -> float:
-        """Always 0: a null device takes no time."""
+        """`launch_us` for each launch that was replayed between the two."""
         self._event("elapsed_us", start)
         self._event("elapsed_us", stop)
-        return 0.0
+        return (self._live.events[stop] - self._live.events[start]) * self._launch_us
 
     def destroy_event(self, event: int) -> None:
         self._event("destroy_event", event)
-        self._live.events.discard(event)
+        del self._live.events[event]
 
     def synchronize(self) -> None:
         self._record("synchronize")

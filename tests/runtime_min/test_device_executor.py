@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from policyc.compiler.ir.types import DType, TensorType
 from policyc.runtime_min.bundle import Bundle
 from policyc.runtime_min.device_executor import DeviceExecutor
 from policyc.runtime_min.driver_interface import KernelLaunch
@@ -24,6 +25,7 @@ from tests.runtime_min.bundles import BUCKETS, expected, graph, replace_file, te
 from tests.runtime_min.emulated_kernels import KERNELS
 
 FACTS = null_facts(90, 12080)
+LENGTH_TYPE = TensorType(DType.I32, (1,))
 SIGNATURE = Signature.of(graph(1), BUCKETS)
 ALLOCATING = {"allocate", "allocate_pinned", "load_module", "begin_capture", "create_event"}
 
@@ -282,3 +284,46 @@ def test_integrated_devices_load_too(bundle_folder: Path) -> None:
     driver = NullDriver(replace(FACTS, integrated=True), KERNELS)
     DeviceExecutor.load(Bundle.open(bundle_folder), driver, SIGNATURE).close()
     assert driver.is_empty
+
+
+@pytest.fixture
+def timed(bundle_folder: Path) -> Iterator[DeviceExecutor]:
+    """An executor whose launches count as 5 us each."""
+    driver = NullDriver(FACTS, KERNELS, launch_us=5.0)
+    executor = DeviceExecutor.load(Bundle.open(bundle_folder), driver, SIGNATURE)
+    yield executor
+    executor.close()
+
+
+def test_groups_cost_what_a_replay_without_them_saves(timed: DeviceExecutor) -> None:
+    before = run(timed, 2, ("actions",))
+    graphs = len(driver_of(timed)._live.graphs)
+    costs = timed.measure_without(
+        2,
+        {
+            "denoise": lambda launch: launch.stage == "denoise",
+            "add": lambda launch: launch.kernel == "add",
+            "nothing": lambda launch: False,
+        },
+        3,
+    )
+    assert costs.total_us == 15.0
+    assert costs.groups_us == {"denoise": 10.0, "add": 5.0}
+    assert len(driver_of(timed)._live.graphs) == graphs
+    after = run(timed, 2, ("actions",))
+    assert np.array_equal(after["actions"], before["actions"])  # type: ignore[arg-type]
+
+
+def test_launches_that_write_integers_stay(bundle_folder: Path) -> None:
+    driver = NullDriver(FACTS, KERNELS, launch_us=5.0)
+    executor = DeviceExecutor.load(Bundle.open(bundle_folder), driver, SIGNATURE)
+    counted = graph(1)
+    prompt = counted.stages[0]
+    embedding = replace(
+        prompt.nodes[0], outputs=(replace(prompt.nodes[0].outputs[0], type=LENGTH_TYPE),)
+    )
+    stage = replace(prompt, nodes=(embedding, *prompt.nodes[1:]))
+    executor._graphs[1] = counted.with_stages((stage, *counted.stages[1:]))
+    costs = executor.measure_without(1, {"all": lambda launch: True}, 2)
+    assert costs.groups_us == {"all": 10.0}
+    executor.close()
