@@ -1,6 +1,7 @@
 """Writes a bundle aside and puts it in place when it is whole.
 
-The schema is the reader's (`runtime_min`): this file fills its records. Equal contents give equal bytes.
+The schema is the reader's (`runtime_min`): this file fills its records. Equal contents give
+equal bytes.
 """
 
 from __future__ import annotations

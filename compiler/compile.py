@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from policyc.compiler.bundle_writer import BundleContents, require_writable, write_bundle
+from policyc.compiler.errors import PassError
 from policyc.compiler.events import Event, Report
 from policyc.compiler.golden import GoldenVectors, make_golden
 from policyc.compiler.ir.errors import IrError
@@ -16,7 +17,6 @@ from policyc.compiler.ir.graph import Graph
 from policyc.compiler.ir.text import renumber
 from policyc.compiler.ir.types import DType
 from policyc.compiler.ir.verify import verify
-from policyc.compiler.errors import PassError
 from policyc.compiler.materialise import PackedWeights, materialise
 from policyc.compiler.options import CompileOptions, Golden, Precision, Rope
 from policyc.compiler.pipeline import PassRecord, PipelineOptions, run_pipeline
@@ -45,7 +45,8 @@ def compile_checkpoint(options: CompileOptions, report: Report) -> CompileReport
     """Compile a checkpoint and write its bundle.
 
     Raises:
-        FrontendError: the checkpoint. ProfileError, ToolchainError: a target. CompileError: the output.
+        FrontendError: the checkpoint. ProfileError, ToolchainError: a target. CompileError: the
+            output.
         PassError, VerifyError: our bug.
     """
     started = time.perf_counter()
@@ -62,8 +63,8 @@ def compile_checkpoint(options: CompileOptions, report: Report) -> CompileReport
     built = build_targets(graphs, profiles, options.cache, report)
     clock.restart()
     golden = _golden(prepared, options, clock)
-    contents = _contents(prepared, options, graphs, weights, built, passes, golden)
-    write_bundle(options.output, contents)
+    built_parts = _Built(graphs=graphs, weights=weights, targets=built, passes=passes)
+    write_bundle(options.output, _contents(prepared, options, built_parts, golden))
     clock.lap("write", str(options.output))
     return CompileReport(
         passes=passes,
@@ -73,11 +74,21 @@ def compile_checkpoint(options: CompileOptions, report: Report) -> CompileReport
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Built:
+    """The compiled parts of a bundle, by batch size where there are several."""
+
+    graphs: Mapping[int, Graph]
+    weights: PackedWeights
+    targets: tuple[BuiltTarget, ...]
+    passes: tuple[PassRecord, ...]
+
+
 class _Clock:
     """Reports each step with the seconds since the one before."""
 
     def __init__(self, report: Report) -> None:
-        self._report = report
+        self.report = report
         self._last = time.perf_counter()
 
     def restart(self) -> None:
@@ -85,7 +96,7 @@ class _Clock:
 
     def lap(self, kind: str, text: str) -> None:
         now = time.perf_counter()
-        self._report(Event(kind=kind, text=text, seconds=now - self._last))
+        self.report(Event(kind=kind, text=text, seconds=now - self._last))
         self._last = now
 
 
@@ -113,9 +124,7 @@ def _schedule(
     """One scheduled graph a batch bucket, each still with its load stage."""
     graphs: dict[int, Graph] = {}
     records: tuple[PassRecord, ...] = ()
-    pipeline = PipelineOptions(
-        dtype=ELEMENT_TYPES[options.precision], keep=prepared.keep_float32
-    )
+    pipeline = PipelineOptions(dtype=ELEMENT_TYPES[options.precision], keep=prepared.keep_float32)
     for batch in options.batch:
         traced = trace(prepared.model(batch))
         clock.lap("trace", f"batch {batch}: {sum(1 for _ in traced.nodes())} nodes")
@@ -124,7 +133,7 @@ def _schedule(
         for record in records:
             change = f"{record.nodes_before} -> {record.nodes_after} nodes"
             text = f"{record.name}: {change if record.changed else 'nothing to do'}"
-            clock._report(Event(kind="pass", text=text, seconds=record.seconds))
+            clock.report(Event(kind="pass", text=text, seconds=record.seconds))
         clock.restart()
     return graphs, records
 
@@ -162,17 +171,14 @@ def _golden(
 def _contents(
     prepared: PreparedPolicy,
     options: CompileOptions,
-    graphs: Mapping[int, Graph],
-    weights: PackedWeights,
-    built: tuple[BuiltTarget, ...],
-    passes: tuple[PassRecord, ...],
+    parts: _Built,
     golden: GoldenVectors | None,
 ) -> BundleContents:
     digests = prepared.source_digests()
     return BundleContents(
         policy=prepared.family,
         precision=options.precision.value,
-        targets=tuple(target for item in built for target in item.targets),
+        targets=tuple(target for item in parts.targets for target in item.targets),
         options={
             **prepared.settings,
             "batch_buckets": list(options.batch),
@@ -183,16 +189,16 @@ def _contents(
             "layout": prepared.layout,
             "sources": digests,
             "tools": _tool_versions(),
-            "passes": [record.name for record in passes],
+            "passes": [record.name for record in parts.passes],
             "kernel_choices": {
-                str(item.plan.compute_capability): item.decisions for item in built
+                str(item.plan.compute_capability): item.decisions for item in parts.targets
             },
         },
         notice=_notice(prepared, digests),
-        graphs=graphs,
-        plans={item.plan.compute_capability: item.plan for item in built},
-        cubins={name: data for item in built for name, data in item.cubins.items()},
-        weights=weights,
+        graphs=parts.graphs,
+        plans={item.plan.compute_capability: item.plan for item in parts.targets},
+        cubins={name: data for item in parts.targets for name, data in item.cubins.items()},
+        weights=parts.weights,
         processing=prepared.processing,
         processing_files=prepared.processing_files,
         golden=golden,
@@ -210,12 +216,13 @@ def _tool_versions() -> dict[str, str]:
 
 
 def _notice(prepared: PreparedPolicy, digests: Mapping[str, str]) -> str:
-    """What is known of the licences: the code's, and that of the weights as the checkpoint states it."""
+    """What is known of the licences: the code's, and that of the weights as the checkpoint
+    states it."""
     stated = prepared.settings.get("license")
     lines = [
         "This bundle was made by policyc (Apache License 2.0), whose kernels it contains.",
-        f"Weights: a {prepared.family} checkpoint in the {prepared.layout} layout. Licence stated by "
-        f"the checkpoint: {stated or 'none; the terms of its publisher apply'}.",
+        f"Weights: a {prepared.family} checkpoint in the {prepared.layout} layout. Licence stated "
+        f"by the checkpoint: {stated or 'none; the terms of its publisher apply'}.",
         "Files they were made from (SHA-256):",
         *(f"  {digest}  {name}" for name, digest in sorted(digests.items())),
     ]

@@ -19,7 +19,8 @@ PICTURES_AS_BYTES = "images_u8"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitRule:
-    """Limits of one precision: `relative_l2`, and `of_largest` times the golden vector's largest value."""
+    """Limits of one precision: `relative_l2`, and `of_largest` times the golden vector's largest
+    value."""
 
     relative_l2: float
     of_largest: float

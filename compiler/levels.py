@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from policyc.compiler.ir.graph import Graph, Rate
 from policyc.compiler.ir.errors import VerifyError
+from policyc.compiler.ir.graph import Graph, Rate
 from policyc.compiler.ir.ops import OP_TABLE
 from policyc.compiler.ir.types import DType
 from policyc.compiler.ir.verify import check_ops

@@ -25,20 +25,20 @@ SMALL_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedWeights:
-    """The weights of a bundle: `values` by name (with `@`), and `produce`, which computes one of them."""
+    """The weights of a bundle: `values` by name (with `@`), and `produce`, which computes one of
+    them."""
 
     values: tuple[Value, ...]
     produce: Callable[[str], Array]
 
 
-def materialise(
-    graph: Graph, read_weight: Callable[[str], Array]
-) -> tuple[Graph, PackedWeights]:
+def materialise(graph: Graph, read_weight: Callable[[str], Array]) -> tuple[Graph, PackedWeights]:
     """Replace the load stage by weights.
 
     Args:
         graph: level scheduled, with its load stage.
-        read_weight: gives a tensor of the checkpoint, or a constant of the adapter, by name without `@`;
+        read_weight: gives a tensor of the checkpoint, or a constant of the adapter, by name
+            without `@`;
             an array of the declared type, or bfloat16 in place of float32.
 
     Returns:
@@ -48,10 +48,7 @@ def materialise(
     rest = tuple(stage for stage in graph.stages if stage is not load)
     produced = {} if load is None else {v.name: n for n in load.nodes for v in n.outputs}
     used = dict.fromkeys(
-        name
-        for stage in rest
-        for name in stage_uses(stage)
-        if is_weight(name) or name in produced
+        name for stage in rest for name in stage_uses(stage) if is_weight(name) or name in produced
     )
     names = _names(tuple(used), produced)
     types = value_types(graph)
@@ -70,7 +67,8 @@ def _rounded(array: Array, kind: object) -> Array:
 
 
 def _names(used: tuple[str, ...], produced: dict[str, Node]) -> dict[str, str]:
-    """Old name -> name in the bundle: a checkpoint tensor keeps its own, a result is named by origin."""
+    """Old name -> name in the bundle: a checkpoint tensor keeps its own, a result is named by
+    origin."""
     taken = {name for name in used if is_weight(name)}
     names = {name: name for name in taken}
     for name in used:
@@ -104,7 +102,9 @@ class _Evaluation:
         nodes = tuple(self._needed(name, {}))
         stage = Stage(name="load", rate=Rate.LOAD, nodes=nodes)
         values.update(self.kept)
-        Interpreter(self.graph, lambda weight: self.read_weight(weight[1:])).run_stage(stage, values)
+        Interpreter(self.graph, lambda weight: self.read_weight(weight[1:])).run_stage(
+            stage, values
+        )
         for node in nodes:
             for value in node.outputs:
                 if value.type.size_bytes <= SMALL_BYTES:

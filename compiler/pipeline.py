@@ -17,10 +17,13 @@ from policyc.compiler.levels import is_fused, is_scheduled, is_traced
 from policyc.passes.clone_report_views import clone_report_views
 from policyc.passes.drop_unused import drop_unused
 from policyc.passes.fold_constants import fold_constants
-from policyc.passes.fold_scales import fold_norm_weights, fold_step_length
-from policyc.passes.fuse_activation import fuse_activation, fuse_embedding_scale
+from policyc.passes.fold_norm_weights import fold_norm_weights
+from policyc.passes.fold_step_length import fold_step_length
+from policyc.passes.fuse_activation import fuse_activation
+from policyc.passes.fuse_add_norm import fuse_add_norm
+from policyc.passes.fuse_embedding_scale import fuse_embedding_scale
 from policyc.passes.fuse_gated_linear import fuse_gated_linear
-from policyc.passes.fuse_norms import fuse_add_norm, fuse_norm_affine
+from policyc.passes.fuse_norm_affine import fuse_norm_affine
 from policyc.passes.fuse_pointwise import fuse_pointwise
 from policyc.passes.hoist_invariants import hoist_invariants
 from policyc.passes.merge_projections import merge_projections

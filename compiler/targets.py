@@ -30,7 +30,8 @@ from policyc.runtime_min.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiles:
-    """The GPU targets of a compile, and the tools that build for them; no tools for the CPU alone."""
+    """The GPU targets of a compile, and the tools that build for them; no tools for the CPU
+    alone."""
 
     profiles: Mapping[str, Profile]
     toolchain: Toolchain | None
@@ -94,7 +95,7 @@ def build_targets(
     for name, profile in targets.profiles.items():
         by_capability.setdefault(profile.compute_capability, {})[name] = profile
     built = []
-    for capability, profiles in sorted(by_capability.items()):
+    for _, profiles in sorted(by_capability.items()):
         assert targets.toolchain is not None, "targets were opened without tools"
         if len(profiles) > 1:
             first, *others = profiles
@@ -158,7 +159,8 @@ def _lower(graph: Graph, profile: Profile) -> _Lowered:
 
 
 def _minimum_driver(ptxas: str) -> int:
-    """The first CUDA version of the assembler's major release: machine code runs on all of that release."""
+    """The first CUDA version of the assembler's major release: machine code runs on all of that
+    release."""
     return int(ptxas.split(".")[0]) * 1000
 
 

@@ -1,7 +1,8 @@
 """What an adapter is: a model family's stages in plain PyTorch, with names and rates.
 
 The adapter owns the meaning of a model. Its stage functions run eagerly as the executable reference
-(`run_reference`) and are traced into a graph (`trace.py`); they see weights by name and never a device.
+(`run_reference`) and are traced into a graph (`trace.py`); they see weights by name and never a
+device.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarrySpec:
-    """A loop value: starts as `initial`, is `inner` inside, `next` after a step, `final` in the end."""
+    """A loop value: starts as `initial`, is `inner` inside, `next` after a step, `final` in the
+    end."""
 
     initial: str
     inner: str
@@ -41,7 +43,8 @@ class CarrySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSpec:
-    """A stage that runs `count` times; `collects` maps a value of each step to the name of its stack."""
+    """A stage that runs `count` times; `collects` maps a value of each step to the name of its
+    stack."""
 
     count: int
     carries: tuple[CarrySpec, ...]
@@ -68,7 +71,8 @@ class ModelSpec:
 
     Attributes:
         weights: every weight by name, with the type in which the stage functions see it.
-        constants: weights that come from the adapter and not from the checkpoint (tables, time grid).
+        constants: weights that come from the adapter and not from the checkpoint (tables, time
+            grid).
         outputs: results of one inference.
         named: intermediates that a caller may ask for.
     """
@@ -84,7 +88,8 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class LazyWeights(Mapping[str, Tensor]):
-    """Weights read and converted at each access, so that a full-size model never stands in memory."""
+    """Weights read and converted at each access, so that a full-size model never stands in
+    memory."""
 
     read: Callable[[str], Array]
     names: frozenset[str]

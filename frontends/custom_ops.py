@@ -1,7 +1,8 @@
 """Operations that adapters need and PyTorch has no call for, each with its eager reference.
 
-`torch.export` keeps them whole, and the importer maps them to rows of the op table. They are registered
-under `torch.ops.policyc` when this module is imported, which PyTorch offers no way around.
+`torch.export` keeps them whole, and the importer maps them to rows of the op table. They are
+registered under `torch.ops.policyc` when this module is imported, which PyTorch offers no way
+around.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from policyc.compiler.ir.attributes import (
     ShapeAttributes,
     SliceAttributes,
 )
-from policyc.compiler.ir.types import DType, TensorType
+from policyc.compiler.ir.types import TensorType
 from policyc.frontends.errors import FrontendError
 
 Arguments = tuple[Any, ...]
@@ -40,7 +40,8 @@ class Call:
 
 
 Importer = Callable[[Arguments, Keywords, TensorType], Call | FxNode]
-"""Arguments, keywords and result type of a call -> the node to make, or the operand it is equal to."""
+"""Arguments, keywords and result type of a call -> the node to make, or the operand it is equal
+to."""
 
 
 def _present(*operands: FxNode | None) -> tuple[FxNode, ...]:

@@ -1,7 +1,8 @@
 """The pi0.5 adapter: SigLIP vision tower, Gemma prefix, Gemma action expert with adaptive RMSNorm.
 
-Source: Physical-Intelligence/openpi, src/openpi/models_pytorch and models_pytorch/transformers_replace,
-commit 15a9616; the sections named below are those of the model's specification sheet.
+Source: Physical-Intelligence/openpi, src/openpi/models_pytorch and
+models_pytorch/transformers_replace, commit 15a9616; the sections named below are those of the
+model's specification sheet.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Pi05Shape:
         dims: dimensions read from the tensors, by their names in `pi05_tensors`.
         batch, views, prompt_slots, horizon, steps: sizes of one inference.
         rounded_rope: round rotary frequencies to bfloat16, as a bfloat16 module's buffers are.
-        accumulated_time: the time grid adds -1/steps in float32 (openpi) instead of 1 - i/steps (LeRobot).
+        accumulated_time: the time grid adds -1/steps in float32 (openpi) instead of 1 - i/steps
+            (LeRobot).
     """
 
     dims: Mapping[str, int]
@@ -90,7 +92,8 @@ def gated_mlp(weights: Weights, name: str, x: Tensor) -> Tensor:
 
 
 def time_grid(steps: int, accumulated: bool) -> Array:
-    """The time of each step, float32 [steps, 1], as the layout's own loop computes it (section 2.7)."""
+    """The time of each step, float32 [steps, 1], as the layout's own loop computes it (section
+    2.7)."""
     if not accumulated:
         return np.array([[1.0 - step / steps] for step in range(steps)], np.float32)
     delta = np.float32(-1.0 / steps)
@@ -101,7 +104,8 @@ def time_grid(steps: int, accumulated: bool) -> Array:
 
 
 def rope_tables(positions: int, width: int, rounded: bool) -> tuple[Array, Array]:
-    """cos and sin, float32 [positions, width / 2], exact for the (rounded) frequencies (pitfall 1)."""
+    """cos and sin, float32 [positions, width / 2], exact for the (rounded) frequencies (pitfall
+    1)."""
     half = width // 2
     frequency = (ROPE_BASE ** (-np.arange(half) / half)).astype(np.float32)
     if rounded:
@@ -119,7 +123,8 @@ def time_frequencies(width: int) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Pi05:
-    """Stage functions of one shape; `model` hands them over for tracing and for the eager reference."""
+    """Stage functions of one shape; `model` hands them over for tracing and for the eager
+    reference."""
 
     shape: Pi05Shape
 
@@ -127,7 +132,8 @@ class Pi05:
         return x.reshape(*x.shape[:2], x.shape[2] // width, width)
 
     def vision(self, w: Weights, images: Tensor) -> dict[str, Tensor]:
-        """Camera images [B, C, 3, H, W] in [-1, 1] -> `image_emb` [B, C, n, D] (sections 1.1, 1.2)."""
+        """Camera images [B, C, 3, H, W] in [-1, 1] -> `image_emb` [B, C, n, D] (sections 1.1,
+        1.2)."""
         dims, batch = self.shape.dims, images.shape[0]
         patches = torch.ops.policyc.patchify(images, dims["vision.patch"])
         kernel = w[VISION + "embeddings.patch_embedding.weight"]
@@ -153,12 +159,20 @@ class Pi05:
 
     def prompt(self, w: Weights, tokens: Tensor) -> dict[str, Tensor]:
         """Prompt ids [B, L] -> `lang_emb` [B, L, D]."""
-        return {"lang_emb": F.embedding(tokens, w[EMBEDDING]) * self.shape.dims["text.width"] ** 0.5}
+        return {
+            "lang_emb": F.embedding(tokens, w[EMBEDDING]) * self.shape.dims["text.width"] ** 0.5
+        }
 
     def prefix(
-        self, w: Weights, image_emb: Tensor, lang_emb: Tensor, image_mask: Tensor, token_mask: Tensor
+        self,
+        w: Weights,
+        image_emb: Tensor,
+        lang_emb: Tensor,
+        image_mask: Tensor,
+        token_mask: Tensor,
     ) -> dict[str, Tensor]:
-        """Keys and values of every layer over the valid prefix tokens, compacted (sections 2.4, 2.5)."""
+        """Keys and values of every layer over the valid prefix tokens, compacted (sections 2.4,
+        2.5)."""
         batch, views, count, width = image_emb.shape
         seen = image_mask[:, :, None].expand(batch, views, count).reshape(batch, views * count)
         mask = torch.cat([seen, token_mask], dim=1)
@@ -216,7 +230,8 @@ class Pi05:
     def _adaptive_norm(
         self, w: Weights, name: str, x: Tensor, condition: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """n(x) * (1 + scale) + shift and the branch gate, all three from the condition (section 3)."""
+        """n(x) * (1 + scale) + shift and the branch gate, all three from the condition (section
+        3)."""
         width = x.shape[-1]
         rows = linear(w, name + ".dense", condition, bias=True)  # [1, 3 D]
         scale, shift, gate = (rows[:, i * width : (i + 1) * width] for i in range(3))

@@ -10,7 +10,6 @@ from math import isqrt
 import numpy as np
 
 from policyc.compiler.ir.types import Array, DType, TensorType
-from policyc.frontends.adapter import ModelSpec
 from policyc.frontends.checkpoint import Checkpoint
 from policyc.frontends.errors import CheckpointError
 from policyc.frontends.pi05 import LONGEST_PERIOD, SHORTEST_PERIOD, Pi05, Pi05Shape
@@ -38,20 +37,23 @@ FIXED_SETTINGS: Mapping[str, object] = {
 }
 """Settings that change the computation, with the only value that is supported."""
 
-KNOWN_SETTINGS = frozenset(
-    """
-    type n_obs_steps input_features output_features device use_amp push_to_hub repo_id private tags
-    license pretrained_path pretrained_revision paligemma_variant action_expert_variant dtype
-    chunk_size n_action_steps memory_frames memory_stride memory_temporal_attention_every
-    max_state_dim max_action_dim num_inference_steps use_relative_actions relative_exclude_joints
-    action_feature_names image_resolution empty_cameras tokenizer_max_length normalization_mapping
-    action_dim action_horizon precision pytorch_compile_mode max_token_len pi05
-    discrete_state_input gradient_checkpointing compile_model compile_mode freeze_vision_encoder
-    train_expert_only
-    """.split()
-)
+# fmt: off
+KNOWN_SETTINGS = frozenset({
+    "type", "n_obs_steps", "input_features", "output_features", "device", "use_amp",
+    "push_to_hub", "repo_id", "private", "tags", "license", "pretrained_path",
+    "pretrained_revision", "paligemma_variant", "action_expert_variant", "dtype", "chunk_size",
+    "n_action_steps", "memory_frames", "memory_stride", "memory_temporal_attention_every",
+    "max_state_dim", "max_action_dim", "num_inference_steps", "use_relative_actions",
+    "relative_exclude_joints", "action_feature_names", "image_resolution", "empty_cameras",
+    "tokenizer_max_length", "normalization_mapping", "action_dim", "action_horizon", "precision",
+    "pytorch_compile_mode", "max_token_len", "pi05", "discrete_state_input",
+    "gradient_checkpointing", "compile_model", "compile_mode", "freeze_vision_encoder",
+    "train_expert_only",
+})
+# fmt: on
 HARMLESS_SETTING = re.compile(
-    r"(optimizer|scheduler|time_sampling|wandb|train|training|log|save|eval|hub)_\w+|\w*(seed|_path)"
+    r"(optimizer|scheduler|time_sampling|wandb|train|training|log|save|eval|hub)_\w+"
+    r"|\w*(seed|_path)"
 )
 """Names of settings that concern training and bookkeeping alone."""
 
@@ -99,14 +101,15 @@ def prepare(checkpoint: Checkpoint, options: PolicyOptions) -> PreparedPolicy:
 
 
 def _checked_settings(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Stop on a setting that changes inference in an unsupported way; note those that do not matter."""
+    """Stop on a setting that changes inference in an unsupported way; note those that do not
+    matter."""
     ignored = []
     for name, value in sorted(checkpoint.config.items()):
         if name in FIXED_SETTINGS:
             if value != FIXED_SETTINGS[name]:
                 raise CheckpointError(
-                    f"{checkpoint.folder}/config.json: {name} is {value!r}, which changes inference; "
-                    f"only {FIXED_SETTINGS[name]!r} is supported."
+                    f"{checkpoint.folder}/config.json: {name} is {value!r}, which changes "
+                    f"inference; only {FIXED_SETTINGS[name]!r} is supported."
                 )
         elif HARMLESS_SETTING.fullmatch(name):
             ignored.append(name)
@@ -125,12 +128,17 @@ def _image_side(binding: Binding) -> int:
     positions = binding.dims["vision.positions"]
     side = isqrt(positions)
     if side * side != positions:
-        raise CheckpointError(f"vision position table has {positions} rows, expected a square number")
+        raise CheckpointError(
+            f"vision position table has {positions} rows, expected a square number"
+        )
     return side * binding.dims["vision.patch"]
 
 
 def _shape(
-    checkpoint: Checkpoint, binding: Binding, options: PolicyOptions, processing: Mapping[str, object]
+    checkpoint: Checkpoint,
+    binding: Binding,
+    options: PolicyOptions,
+    processing: Mapping[str, object],
 ) -> Pi05Shape:
     is_openpi = checkpoint.layout == "openpi"
     rounded = options.rounded_rope
@@ -213,8 +221,9 @@ class _Weights:
 def golden_inputs(shape: Pi05Shape) -> dict[str, Array]:
     """A model-level input that exercises padding and masking, from a fixed seed.
 
-    Images are uint8 values in the model's range, so that they can be stored as bytes; the prompt fills
-    three quarters of its slots, differently for each sample; with three or more cameras the last is masked.
+    Images are uint8 values in the model's range, so that they can be stored as bytes; the prompt
+    fills three quarters of its slots, differently for each sample; with three or more cameras
+    the last is masked.
     """
     random = np.random.default_rng(GOLDEN_SEED)
     side = isqrt(shape.dims["vision.positions"]) * shape.dims["vision.patch"]

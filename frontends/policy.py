@@ -39,7 +39,8 @@ class PreparedPolicy:
         model: batch size -> the stages to trace.
         read_weight: a tensor of the checkpoint or a constant of the model, by its name in `model`.
         keep_float32: globs of module paths whose products stay in float32.
-        processing: the value of `processing.json`; `processing_files`: name in the bundle -> source.
+        processing: the value of `processing.json`; `processing_files`: name in the bundle ->
+            source.
         settings: what was decided, for the manifest.
         golden_inputs: batch size -> an input of the model for golden vectors, from a fixed seed.
         source_digests: SHA-256 of each file that was read.

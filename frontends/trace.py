@@ -1,8 +1,8 @@
 """Traces the stages of a model with `torch.export` into a graph.
 
-Stages are exported on the meta device, so that tracing a full-size model needs no memory for weights. Each
-exported call becomes one node through a row of `importers.IMPORTERS`; a call without a row stops with the
-source line of the adapter.
+Stages are exported on the meta device, so that tracing a full-size model needs no memory for
+weights. Each exported call becomes one node through a row of `importers.IMPORTERS`; a call
+without a row stops with the source line of the adapter.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class _StageImporter:
     def _name_results(self, program: torch.export.ExportedProgram, node: FxNode) -> None:
         results = torch.utils._pytree.tree_unflatten(
             list(node.args[0]),  # type: ignore[arg-type]
-            program.call_spec.out_spec,  # type: ignore[arg-type]
+            program.call_spec.out_spec,
         )
         renamed: dict[str, str] = {}
         for name, result in results.items():

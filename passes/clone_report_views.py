@@ -39,7 +39,8 @@ def _with_own_views(stage: Stage, rewrite: Rewrite) -> Stage:
 
 
 def _own_view(name: str, rewrite: Rewrite, copies: dict[str, str], nodes: list[Node]) -> str:
-    """The name under which the report stage has the value; appends the views it needs to `nodes`."""
+    """The name under which the report stage has the value; appends the views it needs to
+    `nodes`."""
     producer = rewrite.producer(name)
     if producer is None or not row_of(producer.op).view:
         return name

@@ -20,7 +20,8 @@ def skip_padded_rows(graph: Graph) -> Graph:
     Before:    %c = compact_rows(x, mask);  %p = count_true(mask);  %y = linear(%c, @w)
     After:     %y = linear(%c, @w, %p) {length=true}
     Requires:  the fusions have run: the ops that remain are those that kernels exist for.
-    Ensures:   padding rows of these values are unspecified on a device; only readers that drop or mask
+    Ensures:   padding rows of these values are unspecified on a device; only readers that drop
+               or mask
                them read them.
     Numerics:  exact for every row that counts.
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from policyc.compiler.ir.errors import TypeMismatch
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 
 class DType(Enum):

@@ -2,9 +2,9 @@
 
     python tests/gpu/acceptance.py --out $OUT --oracles .carry/oracles [--carried .carry/full]
 
-Runs on a machine with torch and triton (kernels are compiled there), except for what `--carried` holds:
-graphs, plans and kernels of the full-size synthetic checkpoint that were compiled on a machine without a
-GPU; its weights are made here from the same seed.
+Runs on a machine with torch and triton (kernels are compiled there), except for what `--carried`
+holds: graphs, plans and kernels of the full-size synthetic checkpoint that were compiled on a
+machine without a GPU; its weights are made here from the same seed.
 """
 
 from __future__ import annotations
@@ -196,10 +196,14 @@ def check_full_bundle(label: str, bundle: Path, table: Table, args: argparse.Nam
         tensors = full_inputs(policy, 200)
         policy.run(tensors)
         first = time.perf_counter() - start
-        table.add(f"{label}: load to first action", f"{loaded:.2f} + {first - loaded:.3f} s", first <= 6.0)
+        table.add(
+            f"{label}: load to first action", f"{loaded:.2f} + {first - loaded:.3f} s", first <= 6.0
+        )
         golden = check_golden(policy)
         worst = max(golden.comparisons, key=lambda item: item.relative_l2 / item.limit.relative_l2)
-        table.add(f"{label}: golden, {len(golden.comparisons)} outputs", str(worst)[:90], golden.passed)
+        table.add(
+            f"{label}: golden, {len(golden.comparisons)} outputs", str(worst)[:90], golden.passed
+        )
         check_lengths(label, policy, table)
     for valid in (200, 50):
         options = BenchOptions(
@@ -234,7 +238,11 @@ def check_lengths(label: str, policy: Policy, table: Table) -> None:
     again = {n: policy.run(full_inputs(policy, n))["actions"] for n in (200, 3, 40)}
     same = all(np.array_equal(first[n], again[n]) for n in first)
     differ = not np.array_equal(first[3], first[200])
-    table.add(f"{label}: prompt lengths 3, 40, 200", "same bits again" if same else "differ", same and differ)
+    table.add(
+        f"{label}: prompt lengths 3, 40, 200",
+        "same bits again" if same else "differ",
+        same and differ,
+    )
 
 
 def attempt(what: str, check: Callable[[], None], table: Table) -> None:
@@ -263,7 +271,11 @@ def main() -> None:
     if "fixtures" in args.parts:
         for name in ("pi05_bf16", "pi05_fp32", "pi05_lerobot"):
             folder = args.oracles / name
-            attempt(name, lambda n=name, f=folder: check_fixture(n, f, args.work, args.target, table), table)
+            attempt(
+                name,
+                lambda n=name, f=folder: check_fixture(n, f, args.work, args.target, table),
+                table,
+            )
     if "full" in args.parts:
         attempt("full size", lambda: check_full(args.work, args.target, table, args), table)
     table.print()
