@@ -1,52 +1,12 @@
-"""Fuse what stands around a norm: its affine terms, the residual sum before it."""
+"""Compute a residual sum and the norm that reads it in one launch."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from policyc.compiler.ir.attributes import AddNormAttributes, NormAttributes
 from policyc.compiler.ir.graph import Graph, Node
 from policyc.passes.rewrite import Rewrite
 
-NORMS = {"rms_norm": "rms", "layer_norm": "layer"}
-
-
-def fuse_norm_affine(graph: Graph) -> Graph:
-    """Take the scale and shift of a norm into its kernel.
-
-    Before:    %y = add(mul(rms_norm(x), s), t)         s, t vectors
-    After:     %y = rms_norm(x, s, t) {scale=true, shift=true}
-    Requires:  level traced; fold_norm_weights has taken the scales that fold into linears.
-    Ensures:   no norm without affine terms is read by such a product alone.
-    Numerics:  exact.
-    """
-    rewrite = Rewrite(graph)
-    for _, node in rewrite.nodes(*NORMS):
-        assert isinstance(node.attrs, NormAttributes)
-        product = rewrite.only_reader(node.output.name)
-        if node.attrs.scale or node.attrs.shift or product is None or product.op != "mul":
-            continue
-        scale = _vector_beside(rewrite, product, node.output.name)
-        if scale is None:
-            continue
-        total = rewrite.only_reader(product.output.name)
-        is_sum = total is not None and total.op == "add"
-        shift = _vector_beside(rewrite, total, product.output.name) if total and is_sum else None
-        last = total if shift is not None and total is not None else product
-        vectors = (scale,) if shift is None else (scale, shift)
-        attributes = replace(node.attrs, scale=True, shift=shift is not None)
-        new = replace(node, inputs=(node.inputs[0], *vectors), attrs=attributes, outputs=last.outputs)
-        rewrite.replace(last, new, claims=(product, node))
-    return rewrite.finish()
-
-
-def _vector_beside(rewrite: Rewrite, node: Node, name: str) -> str | None:
-    """The other operand, if it is one row for all rows of the result."""
-    others = [item for item in node.inputs if item != name]
-    if len(others) != 1:
-        return None
-    width = node.output.type.shape[-1]
-    return others[0] if rewrite.types[others[0]].shape in ((width,), (1, width)) else None
+NORM_KINDS = {"rms_norm": "rms", "layer_norm": "layer"}
 
 
 def fuse_add_norm(graph: Graph) -> Graph:
@@ -60,7 +20,7 @@ def fuse_add_norm(graph: Graph) -> Graph:
     """
     rewrite = Rewrite(graph)
     for _, node in rewrite.nodes("add"):
-        norms = [r for r in rewrite.readers(node.output.name) if r.op in NORMS]
+        norms = [r for r in rewrite.readers(node.output.name) if r.op in NORM_KINDS]
         if len(norms) != 1 or rewrite.is_claimed(norms[0]):
             continue
         norm = norms[0]
@@ -71,7 +31,7 @@ def fuse_add_norm(graph: Graph) -> Graph:
         branch, residual, gate = parts
         assert isinstance(norm.attrs, NormAttributes)
         attributes = AddNormAttributes(
-            kind=NORMS[norm.op],
+            kind=NORM_KINDS[norm.op],
             eps=norm.attrs.eps,
             gate=gate is not None,
             scale=norm.attrs.scale,

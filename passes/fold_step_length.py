@@ -1,46 +1,12 @@
-"""Fold constant factors into the weights of linears."""
+"""Fold the step length of a solver into the linear that gives the velocity."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from policyc.compiler.ir.attributes import (
-    LinearAttributes,
-    NoAttributes,
-    ScalarAttributes,
-)
+from policyc.compiler.ir.attributes import LinearAttributes, ScalarAttributes
 from policyc.compiler.ir.graph import Collect, Graph, Loop, Node, Rate, Stage, Value
 from policyc.passes.rewrite import Rewrite
-
-
-def fold_norm_weights(graph: Graph) -> Graph:
-    """Multiply a norm's weight into the columns of the linears that read it.
-
-    Before:    %h = mul(rms_norm(x), %s);  %y = linear(%h, @w)          %s a vector of the load stage
-    After:     stage load { %v = mul(@w, %s) };  %y = linear(rms_norm(x), %v)
-    Requires:  level traced; hoist_invariants has run.
-    Ensures:   no such product remains whose readers are all linears.
-    Numerics:  the same factors in another order, in float32, before any rounding of the weight.
-    """
-    rewrite = Rewrite(graph)
-    for _, node in rewrite.nodes("mul"):
-        norm_name, scale = node.inputs
-        norm = rewrite.made_by(norm_name, "rms_norm")
-        readers = rewrite.readers(node.output.name)
-        foldable = norm is not None and rewrite.is_load(scale) and _is_vector(rewrite, scale, node)
-        if not foldable or rewrite.is_read_outside(node.output.name):
-            continue
-        if not readers or any(r.op != "linear" or r.inputs[0] != node.output.name for r in readers):
-            continue
-        for reader in readers:
-            _, weight, *bias = reader.inputs
-            scaled = rewrite.load("mul", (weight, scale), NoAttributes(), reader.origin)
-            rewrite.replace(reader, replace(reader, inputs=(norm_name, scaled, *bias)))
-    return rewrite.finish()
-
-
-def _is_vector(rewrite: Rewrite, name: str, node: Node) -> bool:
-    return rewrite.types[name].shape == node.output.type.shape[-1:]
 
 
 def fold_step_length(graph: Graph) -> Graph:
@@ -50,9 +16,11 @@ def fold_step_length(graph: Graph) -> Graph:
     After:     stage load { %w = mul_scalar(@w), %b = mul_scalar(@b) }
                %d = linear(h, %w, %b);  %n = add(x, %d);  collect %d -> ds
                stage report { vs = div_scalar(ds) {value=c} }
-    Requires:  level traced; the velocity is read by that product alone, or collected for the report.
+    Requires:  level traced; the velocity is read by that product alone, or collected for the
+               report.
     Ensures:   no such product remains; named values keep their names.
-    Numerics:  the same factors in another order, in float32; a reported velocity is divided out again.
+    Numerics:  the same factors in another order, in float32; a reported velocity is divided out
+               again.
     """
     rewrite = Rewrite(graph)
     collects: dict[str, float] = {}
@@ -69,9 +37,7 @@ def fold_step_length(graph: Graph) -> Graph:
         assert isinstance(linear.attrs, LinearAttributes)
         x, *weights = linear.inputs
         scaled = [rewrite.load("mul_scalar", (w,), attributes, linear.origin) for w in weights]
-        new = rewrite.make(
-            "linear", (x, *scaled), linear.attrs, linear.origin, node.output.name
-        )
+        new = rewrite.make("linear", (x, *scaled), linear.attrs, linear.origin, node.output.name)
         rewrite.replace(node, new, claims=(linear,))
         collects[linear.output.name] = float(attributes.value)
     result = rewrite.finish()
