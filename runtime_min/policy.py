@@ -163,18 +163,54 @@ class Policy:
             PolicyClosed: after `close`.
         """
         self._check_open()
-        if self._processing is None:
-            raise BundleError(
-                f"{self.bundle.folder}: has no {PROCESSING_NAME}; call run() with the network's "
-                "tensors."
-            )
-        tensors: dict[str, Array] = dict(self._processing.prepare(observation))
+        processing = self._require_processing()
+        tensors: dict[str, Array] = dict(processing.prepare(observation))
         if NOISE in self.signature.inputs:
             tensors[NOISE] = self._noise(noise, seed)
         elif noise is not None or seed is not None:
             raise InputError("noise, seed: this policy starts from no noise; leave both out.")
         actions = self.run(tensors)[ACTIONS]
-        return self._processing.finish(actions[0].astype(np.float32, copy=False), observation)
+        return processing.finish(actions[0].astype(np.float32, copy=False), observation)
+
+    def infer_batch(
+        self,
+        observations: Sequence[Mapping[str, Any]],
+        noise: ArrayLike | None = None,
+        seeds: Sequence[int] | None = None,
+    ) -> NDArray[np.float64]:
+        """One action chunk for each observation, computed together.
+
+        Runs the smallest compiled batch size that holds all observations; the slots left over are
+        empty samples (every mask false). Each chunk is the one that `infer` gives up to rounding:
+        batch sizes have kernels of their own, so equal bits are promised within one size only.
+
+        Args:
+            observations: one or more, each as `infer` takes it.
+            noise: [observations, horizon, action width], as in `infer`.
+            seeds: one for each observation, as in `infer`.
+
+        Returns:
+            float64 [observations, horizon, robot width].
+
+        Raises:
+            InputError: none or too many observations, or one that does not fit (it is named).
+            NonFiniteActions, PolicyClosed: as `infer`.
+        """
+        self._check_open()
+        processing = self._require_processing()
+        count = len(observations)
+        batch = self.signature.bucket_for(count)
+        prepared = [_prepare(processing, item, index) for index, item in enumerate(observations)]
+        tensors = {name: np.concatenate([item[name] for item in prepared]) for name in prepared[0]}
+        if NOISE in self.signature.inputs:
+            tensors[NOISE] = self._batch_noise(count, noise, seeds)
+        elif noise is not None or seeds is not None:
+            raise InputError("noise, seeds: this policy starts from no noise; leave both out.")
+        padded = {name: _padded(array, batch) for name, array in tensors.items()}
+        values = self._compute(padded, (ACTIONS,), count)[ACTIONS][:count]
+        actions = self._finite({ACTIONS: values})[ACTIONS].astype(np.float32, copy=False)
+        pairs = zip(actions, observations, strict=True)
+        return np.stack([processing.finish(chunk, observation) for chunk, observation in pairs])
 
     def run(
         self, tensors: Mapping[str, Array], outputs: Sequence[str] = (ACTIONS,)
@@ -195,17 +231,7 @@ class Policy:
             NonFiniteActions: a result of the inference is NaN or infinite.
             PolicyClosed: after `close`.
         """
-        results = self.run_for_comparison(tensors, outputs)
-        for name in self.signature.outputs:
-            if name in results and not np.isfinite(results[name]).all():
-                index = tuple(int(axis[0]) for axis in np.nonzero(~np.isfinite(results[name])))
-                raise NonFiniteActions(
-                    f"{name}{list(index)} is {results[name][index]} on device {self.device}. "
-                    "Nothing "
-                    "is returned; do not move the robot. `policyc verify` tells whether the bundle "
-                    "is sound on this machine."
-                )
-        return results
+        return self._finite(self.run_for_comparison(tensors, outputs))
 
     def run_for_comparison(
         self, tensors: Mapping[str, Array], outputs: Sequence[str]
@@ -213,13 +239,7 @@ class Policy:
         """As `run`, but results that are not finite are returned: for golden vectors, not for
         robots.
         """
-        self._check_open()
-        wanted = self.signature.check_outputs(outputs)
-        batch, inputs = self.signature.check_inputs(tensors)
-        with self._lock:
-            self._check_open()
-            values = self.executor.run(batch, inputs, wanted)
-        return {name: _presentable(array) for name, array in values.items()}
+        return self._compute(tensors, outputs, None)
 
     def reset(self) -> None:
         """Forget the episode. No policy keeps any state between calls today, so nothing is lost."""
@@ -238,6 +258,51 @@ class Policy:
     def _check_open(self) -> None:
         if self._closed:
             raise PolicyClosed(f"{self.bundle.folder}: the policy is closed; load it again.")
+
+    def _require_processing(self) -> Processing:
+        if self._processing is None:
+            raise BundleError(
+                f"{self.bundle.folder}: has no {PROCESSING_NAME}; call run() with the network's "
+                "tensors."
+            )
+        return self._processing
+
+    def _compute(
+        self, tensors: Mapping[str, Array], outputs: Sequence[str], real: int | None
+    ) -> dict[str, Array]:
+        """Run the network; samples from `real` on are empty."""
+        self._check_open()
+        wanted = self.signature.check_outputs(outputs)
+        batch, inputs = self.signature.check_inputs(tensors, real)
+        with self._lock:
+            self._check_open()
+            values = self.executor.run(batch, inputs, wanted)
+        return {name: _presentable(array) for name, array in values.items()}
+
+    def _finite(self, results: dict[str, Array]) -> dict[str, Array]:
+        """The results; raises NonFiniteActions if one of the inference is not finite."""
+        for name in self.signature.outputs:
+            if name in results and not np.isfinite(results[name]).all():
+                index = tuple(int(axis[0]) for axis in np.nonzero(~np.isfinite(results[name])))
+                raise NonFiniteActions(
+                    f"{name}{list(index)} is {results[name][index]} on device {self.device}. "
+                    "Nothing is returned; do not move the robot. `policyc verify` tells whether "
+                    "the bundle is sound on this machine."
+                )
+        return results
+
+    def _batch_noise(
+        self, count: int, noise: ArrayLike | None, seeds: Sequence[int] | None
+    ) -> NDArray[np.float32]:
+        """Noise of `count` samples; each is what `_noise` gives for it alone."""
+        for name, given in (("noise", noise), ("seeds", seeds)):
+            if given is not None and (np.ndim(given) == 0 or len(np.asarray(given)) != count):
+                raise InputError(f"{name}: expected one for each of {count} observations.")
+        noises = [None] * count if noise is None else list(np.asarray(noise))
+        drawn = [None] * count if seeds is None else list(seeds)
+        return np.concatenate(
+            [self._noise(item, seed) for item, seed in zip(noises, drawn, strict=True)]
+        )
 
     def _noise(self, noise: ArrayLike | None, seed: int | None) -> NDArray[np.float32]:
         shape = self.signature.input_type(NOISE, 1).shape
@@ -259,6 +324,21 @@ class Policy:
         if not np.isfinite(rounded).all():
             raise InputError("noise: has values that are not finite as float32.")
         return rounded
+
+
+def _prepare(
+    processing: Processing, observation: Mapping[str, Any], index: int
+) -> dict[str, Array]:
+    try:
+        return dict(processing.prepare(observation))
+    except InputError as error:
+        raise InputError(f"observations[{index}]: {error}") from error
+
+
+def _padded(array: Array, batch: int) -> Array:
+    """The array with empty samples (zeros, masks false) appended up to `batch`."""
+    empty = np.zeros((batch - array.shape[0], *array.shape[1:]), array.dtype)
+    return np.concatenate([array, empty])
 
 
 def _presentable(array: Array) -> Array:

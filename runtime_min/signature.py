@@ -74,8 +74,27 @@ class Signature:
             raise InputError(f"outputs: {asked} asked for; known: {', '.join(known)}.")
         return names
 
-    def check_inputs(self, tensors: Mapping[str, Array]) -> tuple[int, dict[str, Array]]:
+    def bucket_for(self, count: int) -> int:
+        """The smallest batch bucket that holds `count` samples; raises InputError."""
+        compiled = ", ".join(map(str, self.buckets))
+        if count < 1:
+            raise InputError("observations: none given; expected one or more.")
+        for bucket in self.buckets:
+            if bucket >= count:
+                return bucket
+        raise InputError(
+            f"observations: {count} given; this bundle was compiled for batch {compiled}. "
+            "Split the call, or compile with --batch for this size."
+        )
+
+    def check_inputs(
+        self, tensors: Mapping[str, Array], real: int | None = None
+    ) -> tuple[int, dict[str, Array]]:
         """The batch size, and the tensors as contiguous arrays of the network's element types.
+
+        Args:
+            tensors: by input name.
+            real: samples from this one on are empty and need no prompt; None means that none is.
 
         Raises:
             InputError: a name, type, shape or value that the network does not take.
@@ -89,7 +108,7 @@ class Signature:
                 "Split the call, or compile with --batch for this size."
             )
         checked = {
-            name: self._checked_values(name, array)
+            name: self._checked_values(name, array, real)
             for name, array in tensors.items()
             if name in self.inputs
         }
@@ -139,12 +158,12 @@ class Signature:
                     f"(batch, {', '.join(map(str, expected.shape[1:]))}))."
                 )
 
-    def _checked_values(self, name: str, array: Array) -> Array:
+    def _checked_values(self, name: str, array: Array, real: int | None) -> Array:
         dtype = self.inputs[name].dtype
         if dtype.is_float:
             return _checked_floats(name, array, dtype)
         if dtype is DType.BOOL:
-            return _checked_mask(name, array)
+            return _checked_mask(name, array, real)
         return self._checked_integers(name, array, dtype)
 
     def _checked_integers(self, name: str, array: Array, dtype: DType) -> Array:
@@ -174,11 +193,11 @@ def _checked_floats(name: str, array: Array, dtype: DType) -> Array:
     return np.ascontiguousarray(array)
 
 
-def _checked_mask(name: str, array: Array) -> Array:
+def _checked_mask(name: str, array: Array, real: int | None) -> Array:
     if array.dtype != np.bool_:
         raise InputError(f"{name}: expected bool, got {array.dtype}.")
     if name == _PROMPT_MASK:
-        empty = np.logical_not(np.any(array, axis=-1))
+        empty = np.logical_not(np.any(array[:real], axis=-1))
         if empty.any():
             raise InputError(f"{name}: sample {_first(empty)[0]} has no valid prompt token.")
     return np.ascontiguousarray(array)

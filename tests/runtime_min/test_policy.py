@@ -3,7 +3,8 @@ from __future__ import annotations
 import gc
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -307,3 +308,72 @@ def test_damaged_processing_stops_the_load_before_the_device(
     replace_file(robot_bundle_folder, "processing.json", b"{}")
     with pytest.raises(BundleError, match="processing"):
         Policy.load(robot_bundle_folder, "cuda:0")
+
+
+def two_observations() -> list[dict[str, object]]:
+    first, second = observation(), observation()
+    return [first, {**second, "prompt": "open the drawer"}]
+
+
+def test_a_batch_gives_what_single_calls_give(policy: Policy) -> None:
+    given = two_observations()
+    chunks = policy.infer_batch(given, seeds=[3, 4])
+    assert chunks.shape == (2, HORIZON, ROBOT_WIDTH) and chunks.dtype == np.float64
+    for chunk, item, seed in zip(chunks, given, (3, 4), strict=True):
+        np.testing.assert_allclose(chunk, policy.infer(item, seed=seed), rtol=1e-6)
+    noise = np.stack([NOISE, 2 * NOISE])
+    with_noise = policy.infer_batch(given, noise=noise)
+    np.testing.assert_allclose(with_noise[1], policy.infer(given[1], 2 * NOISE), rtol=1e-6)
+
+
+def test_a_partly_filled_batch_is_padded_with_empty_samples(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    single = policy.infer(observation(), NOISE)
+    policy.signature = replace(policy.signature, buckets=(2,))
+    seen: list[Mapping[str, np.ndarray]] = []
+    run = policy.executor.run
+
+    def record(batch: int, inputs: Mapping[str, np.ndarray], wanted: Sequence[str]) -> object:
+        seen.append(inputs)
+        return run(batch, inputs, wanted)
+
+    monkeypatch.setattr(policy.executor, "run", record)
+    chunks = policy.infer_batch([observation()], noise=NOISE[None])
+    assert chunks.shape == (1, HORIZON, ROBOT_WIDTH)
+    np.testing.assert_allclose(chunks[0], single, rtol=1e-6)
+    (inputs,) = seen
+    assert not any(array[1].any() for array in inputs.values())
+    assert inputs["token_mask"][0].any() and inputs["image_mask"][0].all()
+
+
+def test_values_of_empty_samples_are_nobodys(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy.signature = replace(policy.signature, buckets=(2,))
+    actions = np.zeros((2, HORIZON, WIDTH), np.float32)
+    actions[1] = np.nan
+    monkeypatch.setattr(policy.executor, "run", lambda *_: {"actions": actions})
+    assert np.isfinite(policy.infer_batch([observation()], noise=NOISE[None])).all()
+    with pytest.raises(NonFiniteActions, match=r"actions\[1, 0, 0\]"):
+        policy.infer_batch(two_observations(), seeds=[1, 2])
+
+
+def test_batches_that_do_not_fit_are_refused(policy: Policy) -> None:
+    with pytest.raises(InputError, match="none given"):
+        policy.infer_batch([])
+    with pytest.raises(InputError, match="3 given; this bundle was compiled for batch 1, 2"):
+        policy.infer_batch([observation()] * 3)
+    with pytest.raises(InputError, match="seeds: expected one for each of 2 observations"):
+        policy.infer_batch(two_observations(), seeds=[1])
+    with pytest.raises(InputError, match="noise: expected one for each of 2"):
+        policy.infer_batch(two_observations(), noise=NOISE)
+    with pytest.raises(InputError, match="both given"):
+        policy.infer_batch(two_observations(), noise=np.stack([NOISE] * 2), seeds=[1, 2])
+    broken = [observation(), {**observation(), "state": "no numbers"}]
+    with pytest.raises(InputError, match=r"observations\[1\]: .*state"):
+        policy.infer_batch(broken, seeds=[1, 2])
+    with pytest.raises(InputError, match="sample 1 has no valid prompt token"):
+        masked = tensors(2)
+        masked["token_mask"][1] = False
+        policy.run(masked)

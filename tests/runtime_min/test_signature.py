@@ -129,3 +129,12 @@ def test_tensors_that_disagree_about_the_batch() -> None:
 def test_unknown_outputs_list_the_known(outputs: tuple[str, ...], message: str) -> None:
     with pytest.raises(InputError, match=message):
         SIGNATURE.check_outputs(outputs)
+
+
+def test_the_smallest_bucket_that_holds_all_samples() -> None:
+    signature = replace(Signature.of(graph(1), BUCKETS), buckets=(1, 4, 8))
+    assert [signature.bucket_for(count) for count in (1, 2, 4, 5, 8)] == [1, 4, 4, 8, 8]
+    with pytest.raises(InputError, match="9 given; .* batch 1, 4, 8"):
+        signature.bucket_for(9)
+    with pytest.raises(InputError, match="none given"):
+        signature.bucket_for(0)
