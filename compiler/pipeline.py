@@ -31,6 +31,7 @@ from policyc.passes.merge_rope import merge_rope
 from policyc.passes.pad_patches import pad_patches
 from policyc.passes.set_precision import SetPrecision, set_precision
 from policyc.passes.simplify_views import simplify_views
+from policyc.passes.skip_padded_rows import skip_padded_rows
 from policyc.passes.split_reductions import split_reductions
 from policyc.passes.unroll_solver import unroll_solver
 
@@ -94,6 +95,8 @@ PIPELINE: tuple[PassRow, ...] = (
     # After all folding, so that weights are rounded once.
     PassRow(name="set_precision", run=_precision, requires=is_fused, ensures=is_traced),
     _plain(split_reductions, is_traced, is_traced),
+    # Once the ops are those that kernels exist for.
+    _plain(skip_padded_rows, is_traced, is_traced),
     # Every pass before it works on one step instead of all.
     _plain(unroll_solver, is_traced, is_scheduled),
     # After unroll_solver, which puts the stacks of collected values into the report stage.

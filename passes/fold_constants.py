@@ -12,13 +12,15 @@ from policyc.passes.rewrite import loop_uses, remove_dead, with_load_nodes
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """Turn work of a loop that depends on weights and the step number alone into tables of all steps.
+    """Turn work of a loop that depends on weights and the step number alone into tables of all
+    steps.
 
     Before:    %t = table_row(@time, %step);  %c = silu(linear(%t, @w));  %y = mul(x, %c)
     After:     stage load { %T = silu(linear(@time, @w)) }      a row a step
                %c = table_row(%T, %step);  %y = mul(x, %c)
     Requires:  hoist_invariants has run: what depends on weights alone is in the load stage.
-    Ensures:   in a loop, only table_row reads the step number, except through ops that are not rowwise.
+    Ensures:   in a loop, only table_row reads the step number, except through ops that are not
+               rowwise.
     Numerics:  exact: the same products and sums in float32, a row at a time.
     """
     load: list[Node] = []

@@ -18,7 +18,8 @@ def fuse_gated_linear(graph: Graph) -> Graph:
     """Merge two linears of one input that feed a gated product.
 
     Before:    %g = linear(x, @g);  %u = linear(x, @u);  %y = mul(silu(%g), %u)
-    After:     stage load { %w = rows of @g and @u in turn };  %y = gated_linear(x, %w) {activation=silu}
+    After:     stage load { %w = rows of @g and @u in turn };  %y = gated_linear(x, %w)
+               {activation=silu}
     Requires:  level traced.
     Ensures:   no such pair without biases remains.
     Numerics:  same products and sums.

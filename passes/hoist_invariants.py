@@ -17,7 +17,8 @@ def hoist_invariants(graph: Graph) -> Graph:
     After:     stage prefix rate=observation { %k = linear(context, @k) }
                stage denoise rate=step { %q = linear(x, @q) }
     Requires:  nothing.
-    Ensures:   no node outside the report stage could run at a slower rate; graph inputs and outputs unchanged.
+    Ensures:   no node outside the report stage could run at a slower rate; graph inputs and
+               outputs unchanged.
     Numerics:  exact.
     """
     rates = _rates(graph)

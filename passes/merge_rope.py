@@ -14,8 +14,10 @@ HEAD_AXIS = 2
 def merge_rope(graph: Graph) -> Graph:
     """Merge rotary embeddings of adjacent slices of one projection.
 
-    Before:    %q = rope(reshape(slice(%y) {stop=a}), c, s);  %k = rope(reshape(slice(%y) {start=a}), c, s)
-    After:     %r = rope(reshape(slice(%y) {stop=b}), c, s);  %q = slice(%r), %k = slice(%r) by heads
+    Before:    %q = rope(reshape(slice(%y) {stop=a}), c, s);  %k = rope(reshape(slice(%y)
+               {start=a}), c, s)
+    After:     %r = rope(reshape(slice(%y) {stop=b}), c, s);  %q = slice(%r), %k = slice(%r) by
+               heads
     Requires:  merge_projections has run, so that the slices have one source.
     Ensures:   no two such ropes with the same tables and start remain.
     Numerics:  exact.

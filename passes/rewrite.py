@@ -1,8 +1,8 @@
 """What rewriting passes share: who makes and reads each value, and replacing nodes.
 
-A pass matches patterns on the graph as it came, asks for nodes to be replaced, and calls `finish`. A
-replacement keeps the names of the values that are read elsewhere, so nothing else changes; what the
-rewrite leaves without a reader goes away.
+A pass matches patterns on the graph as it came, asks for nodes to be replaced, and calls
+`finish`. A replacement keeps the names of the values that are read elsewhere, so nothing else
+changes; what the rewrite leaves without a reader goes away.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ class Rewrite:
         return node.output.name
 
     def replace(self, node: Node, *nodes: Node, claims: tuple[Node, ...] = ()) -> None:
-        """Put `nodes` where `node` stands; `claims` are further nodes that no other match may use."""
+        """Put `nodes` where `node` stands; `claims` are further nodes that no other match may
+        use."""
         assert not self.is_claimed(node), f"{node.op} is rewritten twice"
         self._replaced[id(node)] = nodes
         self._claimed.update((id(node), *(id(item) for item in claims)))

@@ -29,7 +29,8 @@ def set_precision(graph: Graph, options: SetPrecision = SetPrecision()) -> Graph
     After:     stage load { %w = cast(@w) {dtype=bf16} }
                %h: bf16 = rms_norm(x) {dtype=bf16};  %y: bf16 = linear(%h, %w) {dtype=bf16}
     Requires:  level fused: every op that yields a new type has a dtype attribute.
-    Ensures:   a matrix product's operands have one type; graph inputs and loop values keep theirs; vectors
+    Ensures:   a matrix product's operands have one type; graph inputs and loop values keep
+               theirs; vectors
                (biases, scales, tables) stay float32.
     Numerics:  rounds weights and activations to the element type; sums and norms stay float32.
     """
@@ -68,11 +69,14 @@ class _Precision:
             return (self._pointwise(node, fixed),)
         if node.op == "embedding":
             ids, table = node.inputs
-            node = replace(node, inputs=(ids, self._weight(table, self._options.dtype, node.origin)))
+            node = replace(
+                node, inputs=(ids, self._weight(table, self._options.dtype, node.origin))
+            )
         return (self._retyped(self._with_dtype(node)),)
 
     def _with_dtype(self, node: Node) -> Node:
-        """The node yielding the options' type, where its row lets it choose and a product reads it."""
+        """The node yielding the options' type, where its row lets it choose and a product reads
+        it."""
         if not hasattr(node.attrs, "dtype") or node.op == "cast":
             return node
         dtype = self._wanted(node)
@@ -101,7 +105,9 @@ class _Precision:
             value = Value(name=name, type=self._types[x].with_dtype(dtype))
             attributes = CastAttributes(dtype=dtype)
             before = (
-                Node(op="cast", inputs=(x,), outputs=(value,), attrs=attributes, origin=node.origin),
+                Node(
+                    op="cast", inputs=(x,), outputs=(value,), attrs=attributes, origin=node.origin
+                ),
             )
             self._types[name] = value.type
             x = name
@@ -169,4 +175,3 @@ def _with_loop_types(stage: Stage, types: dict[str, TensorType]) -> Stage:
         types[item.stacked.name] = kind
         collects.append(replace(item, stacked=replace(item.stacked, type=kind)))
     return replace(stage, loop=replace(loop, collects=tuple(collects)))
-

@@ -30,10 +30,12 @@ def split_reductions(graph: Graph, options: SplitReductions = SplitReductions())
     """Let a residual sum add up the partial sums of the linear before it.
 
     Before:    %b = linear(x, @w, @c) {bias=true};  %s, %n = add_norm(%b, r, ..)
-    After:     %p = split_linear(x, @w) {splits=4};  %s, %n = add_norm(%p, r, @c, ..) {splits=4, bias=true}
+    After:     %p = split_linear(x, @w) {splits=4};  %s, %n = add_norm(%p, r, @c, ..) {splits=4,
+               bias=true}
     Requires:  fuse_add_norm has run.
     Ensures:   no such linear within the options' bounds remains.
-    Numerics:  the same products in another order of summation; the branch is not rounded before the sum.
+    Numerics:  the same products in another order of summation; the branch is not rounded before
+               the sum.
     """
     rewrite = Rewrite(graph)
     for _, node in rewrite.nodes("add_norm"):

@@ -60,9 +60,7 @@ def _unrolled(stage: Stage, loop: Loop) -> tuple[Stage, list[Node]]:
     return replace(stage, nodes=tuple(nodes), loop=None), stacks
 
 
-def _copy(
-    node: Node, loop: Loop, step: int, names: dict[str, str], finals: dict[str, str]
-) -> Node:
+def _copy(node: Node, loop: Loop, step: int, names: dict[str, str], finals: dict[str, str]) -> Node:
     """The node of one step; adds the names of its results to `names`."""
     for value in node.outputs:
         names[value.name] = finals.get(value.name, f"%{value.name.lstrip('%')}.{step}")

@@ -1,11 +1,12 @@
 """Attributes of the ops: one frozen dataclass an op, named after it.
 
-`dtype` is the element type of the result; arithmetic inside an op is float32 (float64 where an input is).
-A flag such as `bias` says whether that optional operand is among the inputs; operands stand in the order of
-the flags.
+`dtype` is the element type of the result; arithmetic inside an op is float32 (float64 where an
+input is). A flag such as `bias` says whether that optional operand is among the inputs; operands
+stand in the order of the flags.
 
-`length` (`query_length` for attention) adds a last operand, i32 [G]: the rows of x fall into G groups of
-equal size, and from each group only the first `length[g]` rows are needed. Others hold anything afterwards,
+`length` (`query_length` for attention) adds a last operand, i32 [G]: the rows of x fall into G
+groups of equal size, and from each group only the first `length[g]` rows are needed. Others hold
+anything afterwards,
 also values that are not finite: whoever reads them must not let them act.
 """
 
@@ -49,7 +50,8 @@ class SplitLinearAttributes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatedLinearAttributes:
-    """`act(x g^T) * (x u^T)`; operands x [.., K], w [2N, K] with rows g0, u0, g1, u1, .., length."""
+    """`act(x g^T) * (x u^T)`; operands x [.., K], w [2N, K] with rows g0, u0, g1, u1, ..,
+    length."""
 
     activation: str
     length: bool = False
@@ -71,7 +73,8 @@ class NormAttributes:
 class AddNormAttributes:
     """`sum = residual + gate * (branch + bias)` and `normed = norm(sum) * scale + shift`.
 
-    Operands: branch, residual, bias, gate, scale, shift, length. With `splits` > 0 the branch has a leading axis of
+    Operands: branch, residual, bias, gate, scale, shift, length. With `splits` > 0 the branch
+        has a leading axis of
     partial sums, added in order. The residual may have fewer rows than the branch; they repeat.
     """
 
@@ -89,7 +92,8 @@ class AddNormAttributes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeAttributes:
-    """Rotary embedding, half-split pairs; operands x [B, T, H, D], cos [P, D/2], sin [P, D/2], start [B], length.
+    """Rotary embedding, half-split pairs; operands x [B, T, H, D], cos [P, D/2], sin [P, D/2],
+    start [B], length.
 
     Row t of sample b uses table row `start[b] + t`.
     """
@@ -101,10 +105,11 @@ class RopeAttributes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionAttributes:
-    """Softmax attention; operands q [B, T, H, D], k, v [B, S, Hk, D], length i32 [B], k2, v2, query_length.
+    """Softmax attention; operands q [B, T, H, D], k, v [B, S, Hk, D], length i32 [B], k2, v2,
+    query_length.
 
-    Keys `j >= length[b]` of the first segment do not exist; the second segment, k2, v2 [B, S2, Hk, D], is
-    seen whole. `query_length` i32 [B]: rows of q that are needed.
+    Keys `j >= length[b]` of the first segment do not exist; the second segment, k2, v2 [B, S2,
+    Hk, D], is seen whole. `query_length` i32 [B]: rows of q that are needed.
     """
 
     scale: float
@@ -124,7 +129,8 @@ class EmbeddingAttributes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchifyAttributes:
-    """Non-overlapping patches as rows; operand [B, C, 3, H, W], result [B, C, (H/p) * (W/p), columns].
+    """Non-overlapping patches as rows; operand [B, C, 3, H, W], result [B, C, (H/p) * (W/p),
+    columns].
 
     Columns are (channel, row, column) of the patch, then zeros.
     """
@@ -205,8 +211,9 @@ class PadAttributes:
 class Instruction:
     """One step of a pointwise program.
 
-    `op` is a pointwise row of the op table without attributes or with a scalar (`add`, `mul_scalar`, ...);
-    `arguments` are indices: first the operands of the node, then the results of earlier instructions.
+    `op` is a pointwise row of the op table without attributes or with a scalar (`add`,
+    `mul_scalar`, ...); `arguments` are indices: first the operands of the node, then the results
+    of earlier instructions.
     """
 
     op: str
@@ -216,7 +223,8 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointwiseAttributes:
-    """A group of pointwise ops as one kernel; `results` index operands and instructions, one a result.
+    """A group of pointwise ops as one kernel; `results` index operands and instructions, one a
+    result.
 
     Operands broadcast against each other as in numpy; every intermediate is float32.
     """

@@ -1,10 +1,11 @@
 """Graphs: stages of nodes over named values.
 
-A value is defined once in the whole graph (SSA across stages), so moving a node to another stage needs no
-renaming. What a stage reads and yields is derived, never stored: see `stage_inputs` and `stage_outputs`.
+A value is defined once in the whole graph (SSA across stages), so moving a node to another stage
+needs no renaming. What a stage reads and yields is derived, never stored: see `stage_inputs` and
+`stage_outputs`.
 
-Names: `@weight` is a tensor of the checkpoint or bundle; `%12` is an unnamed value; anything else (`noise`,
-`k.0`) is a value that the adapter named.
+Names: `@weight` is a tensor of the checkpoint or bundle; `%12` is an unnamed value; anything
+else (`noise`, `k.0`) is a value that the adapter named.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class Node:
 class Carry:
     """A value that a loop hands from one step to the next.
 
-    `initial` is read before the first step, `inner` is what the nodes see, `next` is what they yield, and
-    `final` is the value after the last step.
+    `initial` is read before the first step, `inner` is what the nodes see, `next` is what they
+    yield, and `final` is the value after the last step.
     """
 
     initial: str
@@ -78,7 +79,8 @@ class Carry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collect:
-    """A value of each step, stacked on a new first axis after the loop: `stacked[s] = each` of step s."""
+    """A value of each step, stacked on a new first axis after the loop: `stacked[s] = each` of
+    step s."""
 
     each: str
     stacked: Value
@@ -116,7 +118,8 @@ class Input:
 class Graph:
     """A policy: inputs, weights, stages in order of execution, and the values a caller can ask for.
 
-    `outputs` are the results of one inference (`actions`); `named` are further values that can be asked for.
+    `outputs` are the results of one inference (`actions`); `named` are further values that can
+    be asked for.
     """
 
     inputs: tuple[Input, ...]

@@ -19,8 +19,8 @@ WeightSource = Callable[[str], Array]
 class Interpreter:
     """Runs `graph` on the host.
 
-    `weights` gives the array of a weight by name; a bfloat16 weight may come as float32 with the same
-    values, which saves converting it at every use.
+    `weights` gives the array of a weight by name; a bfloat16 weight may come as float32 with the
+    same values, which saves converting it at every use.
     """
 
     graph: Graph
@@ -32,7 +32,8 @@ class Interpreter:
 
         Args:
             inputs: an array for every graph input that a needed stage reads, of exactly its type.
-            wanted: names of values to return; the graph's outputs if empty. A report stage runs only if
+            wanted: names of values to return; the graph's outputs if empty. A report stage runs
+                only if
                 one of its values is wanted.
 
         Raises:
@@ -104,4 +105,3 @@ def _checked(name: str, array: Array, expected: TensorType) -> Array:
     if got != expected:
         raise InterpretError(f"input {name} is {got}, expected {expected}")
     return array
-

@@ -22,7 +22,9 @@ from policyc.compiler.ir.types import DType, TensorType
 MAX_TEXT_BYTES = 256 << 20
 _NAME = r"[@%A-Za-z_][\w.@%/\-]*"
 _TYPE = re.compile(r"([a-z0-9]+)\[([0-9,]*)\]$")
-_NODE = re.compile(rf"(?P<results>.+?) = (?P<op>\w+)\((?P<inputs>[^)]*)\)(?: \{{(?P<attrs>.*)\}})?$")
+_NODE = re.compile(
+    r"(?P<results>.+?) = (?P<op>\w+)\((?P<inputs>[^)]*)\)(?: \{(?P<attrs>.*)\})?$"
+)
 _STAGE = re.compile(r"stage (?P<name>\w+) rate=(?P<rate>\w+) (?P<signature>\(.*\)) \{$")
 _INSTRUCTION = re.compile(r"(\w+)\(([0-9, ]*)(?:; ([^)]+))?\)$")
 
@@ -73,7 +75,9 @@ class _Parser:
                 stages.append(stage)
                 signatures.append(stated)
             else:
-                raise ParseError(f"line {self.number}: expected input, weight, output, named or stage")
+                raise ParseError(
+                    f"line {self.number}: expected input, weight, output, named or stage"
+                )
         graph = Graph(
             inputs=tuple(inputs),
             weights=tuple(weights),

@@ -13,7 +13,8 @@
       %3: f32[1,50,32] = add(%1, %2)
     }
 
-The signature of a stage is derived from its nodes; the parser refuses one that does not agree with them.
+The signature of a stage is derived from its nodes; the parser refuses one that does not agree
+with them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Element types and tensor types.
 
-Every tensor in a graph has a fixed shape: a batch bucket is compiled as a graph of its own, and lengths
-that vary at run time are ordinary values (`i32[B]`) that operations read.
+Every tensor in a graph has a fixed shape: a batch bucket is compiled as a graph of its own, and
+lengths that vary at run time are ordinary values (`i32[B]`) that operations read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class DType(Enum):
 
     @classmethod
     def of(cls, dtype: np.dtype[np.generic]) -> DType:
-        """The element type of a numpy dtype; raises TypeMismatch for one that graphs do not have."""
+        """The element type of a numpy dtype; raises TypeMismatch for one that graphs do not
+        have."""
         for member, candidate in _NUMPY.items():
             if candidate == dtype:
                 return member

@@ -1,7 +1,7 @@
 """The verifier: structure, single assignment, rates, and every node's type inferred again.
 
-It runs after every pass. Each rule is one function over the graph; an error shows the stage with the
-message under the node.
+It runs after every pass. Each rule is one function over the graph; an error shows the stage with
+the message under the node.
 """
 
 from __future__ import annotations
@@ -174,5 +174,3 @@ def check_ops(graph: Graph, allowed: frozenset[str], level: str) -> None:
             if node.op not in allowed:
                 known = ", ".join(sorted(allowed))
                 raise _at(stage, index, f"op {node.op} does not belong to level {level}: {known}")
-
-

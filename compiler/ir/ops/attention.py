@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from policyc.compiler.ir.attributes import AttentionAttributes, RopeAttributes
-from policyc.compiler.ir.ops.row import OpRow, require, require_count, require_float, require_length, widen
+from policyc.compiler.ir.ops.row import (
+    OpRow,
+    require,
+    require_count,
+    require_float,
+    require_length,
+    widen,
+)
 from policyc.compiler.ir.types import Array, DType, TensorType
 
 Types = tuple[TensorType, ...]

@@ -24,7 +24,9 @@ def _infer_embedding(attributes: EmbeddingAttributes, operands: Types) -> Types:
 def _run_embedding(attributes: EmbeddingAttributes, operands: Arrays) -> Arrays:
     ids, table = operands
     if ids.min() < 0 or ids.max() >= table.shape[0]:
-        raise InterpretError(f"ids span {ids.min()}..{ids.max()}, the table has {table.shape[0]} rows")
+        raise InterpretError(
+            f"ids span {ids.min()}..{ids.max()}, the table has {table.shape[0]} rows"
+        )
     rows = widen(table[ids])
     return (rows * rows.dtype.type(attributes.scale),)
 

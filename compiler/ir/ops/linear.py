@@ -10,7 +10,15 @@ from policyc.compiler.ir.attributes import (
     LinearAttributes,
     SplitLinearAttributes,
 )
-from policyc.compiler.ir.ops.row import OpRow, activate, require, require_count, require_float, require_length, widen
+from policyc.compiler.ir.ops.row import (
+    OpRow,
+    activate,
+    require,
+    require_count,
+    require_float,
+    require_length,
+    widen,
+)
 from policyc.compiler.ir.splits import split_ranges
 from policyc.compiler.ir.types import Array, DType, TensorType
 

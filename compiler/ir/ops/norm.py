@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from policyc.compiler.ir.attributes import NORM_KINDS, AddNormAttributes, NormAttributes
-from policyc.compiler.ir.ops.row import OpRow, require, require_count, require_float, require_length, widen
+from policyc.compiler.ir.ops.row import (
+    OpRow,
+    require,
+    require_count,
+    require_float,
+    require_length,
+    widen,
+)
 from policyc.compiler.ir.types import Array, TensorType
 
 Types = tuple[TensorType, ...]
@@ -66,7 +73,9 @@ def _infer_add_norm(attributes: AddNormAttributes, operands: Types) -> Types:
     branch, residual = operands[:2]
     shape = branch.shape
     if attributes.splits:
-        require(shape[0] == attributes.splits, f"branch is {branch}: {attributes.splits} partial sums")
+        require(
+            shape[0] == attributes.splits, f"branch is {branch}: {attributes.splits} partial sums"
+        )
         shape = shape[1:]
     width = shape[-1]
     rows = TensorType(branch.dtype, shape).element_count // width

@@ -106,7 +106,9 @@ def _infer_group(attributes: PointwiseAttributes, operands: Types) -> Types:
 def _run_group(attributes: PointwiseAttributes, operands: Arrays) -> Arrays:
     values = [widen(operand) for operand in operands]
     for instruction in attributes.program:
-        values.append(evaluate_instruction(instruction, tuple(values[a] for a in instruction.arguments)))
+        values.append(
+            evaluate_instruction(instruction, tuple(values[a] for a in instruction.arguments))
+        )
     shape = np.broadcast_shapes(*(operand.shape for operand in operands))
     return tuple(np.broadcast_to(values[index], shape) for index in attributes.results)
 

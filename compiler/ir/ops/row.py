@@ -23,7 +23,8 @@ class OpRow:
         name: the name in nodes and text.
         attributes: the dataclass of its attributes.
         infer: attributes and operand types -> result types; raises TypeMismatch.
-        reference: attributes and operand arrays -> result arrays, in numpy; results may be wider than
+        reference: attributes and operand arrays -> result arrays, in numpy; results may be wider
+            than
             their type, the interpreter rounds them.
         pointwise: elementwise with numpy broadcasting; may join a `pointwise` group.
         view: the result is a strided window on the first operand; no launch.
@@ -60,17 +61,21 @@ def require_length(length: TensorType, rows: int) -> None:
 
 
 def widen(array: Array) -> Array:
-    """The array in the precision that references compute in: float64 stays, other floats become float32."""
+    """The array in the precision that references compute in: float64 stays, other floats become
+    float32."""
     return array if array.dtype == np.float64 else array.astype(np.float32, copy=False)
 
 
 def promoted(types: tuple[TensorType, ...]) -> DType:
-    """The widest floating-point type among the operands, or their common type if none is floating point."""
+    """The widest floating-point type among the operands, or their common type if none is
+    floating point."""
     for dtype in (DType.F64, DType.F32, DType.BF16):
         if any(item.dtype is dtype for item in types):
             return dtype
     first = types[0].dtype
-    require(all(item.dtype is first for item in types), f"operands differ: {[str(t) for t in types]}")
+    require(
+        all(item.dtype is first for item in types), f"operands differ: {[str(t) for t in types]}"
+    )
     return first
 
 

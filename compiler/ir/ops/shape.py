@@ -84,14 +84,18 @@ def _run_table_row(_: NoAttributes, operands: Arrays) -> Arrays:
     return (operands[0][index : index + 1],)
 
 
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
 def _infer_concat(attributes: AxisAttributes, operands: Types) -> Types:
     require(len(operands) >= 1, "no operands")
     first, axis = operands[0], attributes.axis
     require(0 <= axis < first.rank, f"axis {axis} of {first}")
     for other in operands[1:]:
         ok = other.rank == first.rank and other.dtype is first.dtype
-        same = (a == b for i, (a, b) in enumerate(zip(first.shape, other.shape)) if i != axis)
-        require(ok and all(same), f"{first} and {other} do not concatenate on axis {axis}")
+        ok = ok and _without(other.shape, axis) == _without(first.shape, axis)
+        require(ok, f"{first} and {other} do not concatenate on axis {axis}")
     size = sum(item.shape[axis] for item in operands)
     return (first.with_shape((*first.shape[:axis], size, *first.shape[axis + 1 :])),)
 
