@@ -58,9 +58,9 @@ _WIDEST_HEAD = 256
 
 _ACCUMULATORS = 128
 _WARP_GROUP_ACCUMULATORS = 168
-_SECOND_SEGMENT_ACCUMULATORS = 24
+_TIGHT_ACCUMULATORS = 24
 """More float32 accumulators a thread spill. Warp-group products read their operands from shared
-memory and leave more registers free; a second segment takes some. Found by compiling every tile at
+memory and leave more registers free; a second segment takes some, as does a single stage. Found by compiling every tile at
 head dimensions 72 and 256."""
 
 _MOST_SPLITS = 32
@@ -229,7 +229,7 @@ def _uses_warp_groups(block_m: int, dtype: DType, device: Device) -> bool:
 
 def _rejection(shape: _Shape, tile: tuple[int, int, int, int], device: Device) -> str:
     """Why the device cannot run a tile, or the empty string."""
-    block_m, block_n, warps, _ = tile
+    block_m, block_n, warps, stages = tile
     width = sum(shape.columns)
     if shape.width > _WIDEST_HEAD:
         return f"head of {shape.width}, at most {_WIDEST_HEAD} fit in registers"
@@ -238,8 +238,8 @@ def _rejection(shape: _Shape, tile: tuple[int, int, int, int], device: Device) -
         return f"needs {need} bytes of shared memory, a block has {device.shared_bytes_per_block}"
     grouped = _uses_warp_groups(block_m, shape.dtype, device)
     most = _WARP_GROUP_ACCUMULATORS if grouped else _ACCUMULATORS
-    if grouped and shape.second_keys:
-        most -= _SECOND_SEGMENT_ACCUMULATORS
+    if grouped and (shape.second_keys or stages == 1):
+        most -= _TIGHT_ACCUMULATORS
     accumulators = block_m * (width + block_n) // (32 * warps)
     if accumulators > most:
         return f"{accumulators} accumulators a thread, at most {most} fit in registers"
