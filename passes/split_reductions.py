@@ -15,15 +15,29 @@ from policyc.passes.rewrite import Rewrite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitReductions:
-    """Options: products of at most `most_rows` rows are cut so that about `programs` tiles of
-    `tile_columns` columns run side by side, each over at least `least_k` of the reduction."""
+class TileRule:
+    """Products of at most `most_rows` rows: the side lengths of a typical tile, and the least
+    part of the reduction that is worth a program of its own."""
 
-    most_rows: int = 64
+    most_rows: int
+    tile_rows: int
+    tile_columns: int
+    least_k: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitReductions:
+    """Options: a product is cut so that its tiles fill about `programs` processors at once.
+
+    The first rule that has room for the product's rows applies; without one it stays whole.
+    """
+
     programs: int = 132
-    tile_columns: int = 64
-    least_k: int = 256
-    most_splits: int = 8
+    most_splits: int = 4
+    rules: tuple[TileRule, ...] = (
+        TileRule(most_rows=64, tile_rows=64, tile_columns=64, least_k=256),
+        TileRule(most_rows=1 << 14, tile_rows=128, tile_columns=128, least_k=1024),
+    )
 
 
 def split_reductions(graph: Graph, options: SplitReductions = SplitReductions()) -> Graph:
@@ -53,11 +67,11 @@ def split_reductions(graph: Graph, options: SplitReductions = SplitReductions())
 def _splits(result: TensorType, weight: TensorType, options: SplitReductions) -> int:
     columns, k = weight.shape
     rows = result.element_count // columns
-    if rows > options.most_rows:
-        return 1
-    tiles = -(-columns // options.tile_columns)
-    wanted = -(-options.programs // tiles)
-    return max(1, min(wanted, k // options.least_k, options.most_splits))
+    for rule in options.rules:
+        if rows <= rule.most_rows:
+            tiles = -(-rows // rule.tile_rows) * -(-columns // rule.tile_columns)
+            return max(1, min(options.programs // tiles, k // rule.least_k, options.most_splits))
+    return 1
 
 
 def _split(rewrite: Rewrite, linear: Node, node: Node, splits: int) -> None:
