@@ -60,8 +60,8 @@ _ACCUMULATORS = 128
 _WARP_GROUP_ACCUMULATORS = 168
 _TIGHT_ACCUMULATORS = 24
 """More float32 accumulators a thread spill. Warp-group products read their operands from shared
-memory and leave more registers free; a second segment takes some, as does a single stage. Found by compiling every tile at
-head dimensions 72 and 256."""
+memory and leave more registers free; a second segment takes some, as does a single stage. Found by
+compiling every tile at head dimensions 72 and 256."""
 
 _MOST_SPLITS = 32
 
