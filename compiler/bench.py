@@ -2,7 +2,8 @@
 
 - `replay`: one launch of the captured graph, by device events, inputs already there;
 - `run`: network inputs on the host to normalised actions on the host;
-- `infer`: raw observation (pictures, state, instruction) to actions in robot units.
+- `infer`, for several observations `infer_batch`: raw observation (pictures, state, instruction) to
+  actions in robot units.
 
 Percentiles are nearest-rank: each is a time that was measured, not one between two of them.
 """
@@ -18,7 +19,8 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,6 +28,16 @@ import numpy as np
 
 from policyc import __version__
 from policyc.compiler.ir.types import Array
+from policyc.compiler.launch_costs import (
+    LaunchReport,
+    by_kernel,
+    by_stage,
+    launch_report,
+    measure_groups,
+)
+from policyc.compiler.roofline import Roofline, measured_roofline
+from policyc.profiles.loader import load_profile
+from policyc.profiles.profile import Profile
 from policyc.runtime_min.bundle import MANIFEST_NAME, Bundle
 from policyc.runtime_min.device_executor import DeviceExecutor
 from policyc.runtime_min.errors import InputError
@@ -83,11 +95,13 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """A measurement that can be repeated: setup and figures."""
+    """A measurement that can be repeated: setup and figures, those that were asked for."""
 
     setup: Setup
     timings: tuple[Timing, ...]
     load: LoadTiming | None
+    launches: LaunchReport | None = None
+    roofline: Roofline | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,26 +119,67 @@ class BenchOptions:
     observation: Mapping[str, object] | None = None
     prompt_valid: int | None = None
     load: bool = False
+    batch: int = 1
+    launches: bool = False
+    roofline: bool = False
+    target: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subject:
+    """A loaded policy and what it is given: `tensors` are those of the whole batch bucket."""
+
+    policy: Policy
+    observations: Sequence[Mapping[str, object]]
+    tensors: Mapping[str, Array]
+    bucket: int
 
 
 def bench_bundle(path: Path, options: BenchOptions) -> Receipt:
     """Measure a bundle on a device.
 
     Raises:
-        BundleError, DeviceError, InputError: as `Policy.load` and `Policy.infer` do.
+        BundleError, DeviceError, InputError: as `Policy.load` and `Policy.infer` do; launches or a
+            roofline of a device that is no GPU; a batch that no bucket holds.
     """
     processing = Processing.load(Bundle.open(path).folder)
     observation = options.observation or made_up_observation(processing, options.seed)
     load = time_load(path, options, observation) if options.load else None
+    with _subject(path, options, processing, observation) as subject:
+        timings = _time_boundaries(subject, options)
+        launches = _launches(subject, options) if options.launches else None
+        stages = _roofline(subject, options) if options.roofline else None
+        return Receipt(
+            setup=_setup(subject, options),
+            timings=timings,
+            load=load,
+            launches=launches,
+            roofline=stages,
+        )
+
+
+@contextmanager
+def _subject(
+    path: Path,
+    options: BenchOptions,
+    processing: Processing,
+    observation: Mapping[str, object],
+) -> Iterator[_Subject]:
     with Policy.load(path, device=options.device) as policy:
-        tensors: dict[str, Array] = dict(processing.prepare(observation))
-        shape = policy.signature.input_type(NOISE, 1).shape
+        bucket = policy.signature.bucket_for(options.batch)
+        single: dict[str, Array] = dict(processing.prepare(observation))
+        if options.prompt_valid is not None:
+            single |= filled_prompt(single["tokens"].shape[1], options.prompt_valid)
+        tensors = {name: np.repeat(array, bucket, axis=0) for name, array in single.items()}
+        shape = policy.signature.input_type(NOISE, bucket).shape
         noise = np.random.default_rng(options.seed).standard_normal(shape).astype(np.float32)
         tensors[NOISE] = noise
-        if options.prompt_valid is not None:
-            tensors |= filled_prompt(tensors["tokens"].shape[1], options.prompt_valid)
-        timings = _time_boundaries(policy, observation, tensors, options)
-        return Receipt(setup=_setup(policy, tensors, options), timings=timings, load=load)
+        yield _Subject(
+            policy=policy,
+            observations=[observation] * options.batch,
+            tensors=tensors,
+            bucket=bucket,
+        )
 
 
 def made_up_observation(processing: Processing, seed: int) -> dict[str, object]:
@@ -224,23 +279,79 @@ def device_facts(device: str) -> dict[str, str]:
     return dict(zip(keys, values, strict=True))
 
 
-def _time_boundaries(
-    policy: Policy,
-    observation: Mapping[str, object],
-    tensors: Mapping[str, Array],
-    options: BenchOptions,
-) -> tuple[Timing, ...]:
-    noise = tensors[NOISE]
-    run = timing_of("run", time_calls(lambda: policy.run(tensors), options))
-    infer = timing_of("infer", time_calls(lambda: policy.infer(observation, noise), options))
+def _time_boundaries(subject: _Subject, options: BenchOptions) -> tuple[Timing, ...]:
+    """Replay and run compute the whole bucket; the observations may fill a part of it."""
+    policy, observations = subject.policy, subject.observations
+    noise = subject.tensors[NOISE][: options.batch]
+
+    def infer() -> object:
+        if options.batch == 1:
+            return policy.infer(observations[0], noise)
+        return policy.infer_batch(observations, noise)
+
+    run = timing_of("run", time_calls(lambda: policy.run(subject.tensors), options))
+    whole = timing_of("infer" if options.batch == 1 else "infer_batch", time_calls(infer, options))
     if not isinstance(policy.executor, DeviceExecutor):
-        return run, infer
-    policy.executor.measure_replays(1, options.warmup)
-    replays = policy.executor.measure_replays(1, options.calls)
-    return timing_of("replay", replays), run, infer
+        return run, whole
+    policy.run(subject.tensors)
+    policy.executor.measure_replays(subject.bucket, options.warmup)
+    replays = policy.executor.measure_replays(subject.bucket, options.calls)
+    return timing_of("replay", replays), run, whole
 
 
-def _setup(policy: Policy, tensors: Mapping[str, Array], options: BenchOptions) -> Setup:
+def _device_executor(subject: _Subject) -> DeviceExecutor:
+    """The executor, after an inference on the subject's tensors."""
+    executor = subject.policy.executor
+    if not isinstance(executor, DeviceExecutor):
+        raise InputError(
+            f"device: launches are measured on a GPU, this is {subject.policy.device}. "
+            "Pass --device cuda:0, or leave --launches and --roofline out."
+        )
+    subject.policy.run(subject.tensors)
+    return executor
+
+
+def _launches(subject: _Subject, options: BenchOptions) -> LaunchReport:
+    executor, profile = _device_executor(subject), _profile(subject, options)
+    bundle = subject.policy.bundle
+    launches = bundle.plan(profile.compute_capability).buckets[subject.bucket].launches
+    measured = measure_groups(executor, subject.bucket, launches, by_kernel, _replays(options))
+    return launch_report(bundle, profile, subject.bucket, by_kernel, measured)
+
+
+def _roofline(subject: _Subject, options: BenchOptions) -> Roofline:
+    executor, profile = _device_executor(subject), _profile(subject, options)
+    bundle = subject.policy.bundle
+    launches = bundle.plan(profile.compute_capability).buckets[subject.bucket].launches
+    measured = measure_groups(executor, subject.bucket, launches, by_stage, _replays(options))
+    return measured_roofline(bundle, profile, subject.bucket, measured)
+
+
+def _replays(options: BenchOptions) -> int:
+    """Replays of each graph: there are tens of graphs, so fewer than there are calls."""
+    return min(options.calls, 20)
+
+
+def _profile(subject: _Subject, options: BenchOptions) -> Profile:
+    """The profile that gives the roof: the one asked for, else the bundle's first that fits."""
+    executor = _device_executor(subject)
+    capability = executor.driver.facts.compute_capability
+    targets = [
+        target.name
+        for target in subject.policy.bundle.manifest.targets
+        if target.compute_capability == capability
+    ]
+    profile = load_profile(options.target or targets[0])
+    if profile.compute_capability != capability:
+        raise InputError(
+            f"target: {profile.target} has compute capability {profile.compute_capability}, the "
+            f"device has {capability}. Of this bundle there are: {', '.join(targets)}."
+        )
+    return profile
+
+
+def _setup(subject: _Subject, options: BenchOptions) -> Setup:
+    policy, tensors = subject.policy, subject.tensors
     manifest = policy.bundle.manifest
     data = (policy.bundle.folder / MANIFEST_NAME).read_bytes()
     return Setup(
@@ -256,8 +367,8 @@ def _setup(policy: Policy, tensors: Mapping[str, Array], options: BenchOptions) 
         views=tensors["images"].shape[1],
         horizon=tensors[NOISE].shape[1],
         prompt_slots=tensors["token_mask"].shape[1],
-        prompt_valid=int(tensors["token_mask"].sum()),
-        batch=1,
+        prompt_valid=int(tensors["token_mask"][0].sum()),
+        batch=options.batch,
         warmup=options.warmup,
         taken_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )

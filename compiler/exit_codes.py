@@ -47,6 +47,7 @@ EXTRAS = {
     "onnx": "compiler",
     "tokenizers": "tokenizers",
     "cuda": "cuda",
+    "matplotlib": "plot",
 }
 
 

@@ -9,7 +9,11 @@ from typing import Any
 
 from policyc.compiler.costs import Cost
 from policyc.compiler.ir.types import DType
+from policyc.compiler.launch_costs import launch_costs
+from policyc.compiler.options import OptionError
 from policyc.profiles.profile import Profile
+from policyc.runtime_min.bundle import Bundle
+from policyc.runtime_min.graph_timing import ReplayCosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +66,29 @@ class Roofline:
         return self.peak_flops / self.bandwidth_bytes_per_s
 
 
-class PlotError(Exception):
-    """The plot cannot be drawn: no matplotlib, or nothing to show."""
+def measured_roofline(
+    bundle: Bundle, profile: Profile, batch: int, measured: ReplayCosts
+) -> Roofline:
+    """The stages of a bucket, timed as groups `stage/stage`, in order of execution.
+
+    The ceiling is the profile's bf16 peak, or f32 where it has no other.
+    """
+    launches = bundle.plan(profile.compute_capability).buckets[batch].launches
+    costs: dict[str, list[Cost]] = {}
+    for launch, cost in launch_costs(bundle.graph(batch), launches):
+        costs.setdefault(launch.stage, []).append(cost)
+    peaks = profile.peak_flops
+    return Roofline(
+        target=profile.target,
+        batch=batch,
+        peak_flops=peaks.get(DType.BF16.value, peaks.get(DType.F32.value, 0.0)),
+        bandwidth_bytes_per_s=profile.bandwidth_bytes_per_s,
+        total_us=measured.total_us,
+        stages=tuple(
+            stage_point(stage, rows, measured.groups_us.get(f"{stage}/{stage}", 0.0), profile)
+            for stage, rows in costs.items()
+        ),
+    )
 
 
 def stage_point(
@@ -81,31 +106,17 @@ def stage_point(
     )
 
 
-def roofline(
-    profile: Profile, batch: int, total_us: float, stages: Sequence[StagePoint]
-) -> Roofline:
-    """Stages against the bf16 peak of the profile, or its f32 peak where it has no other."""
-    peaks = profile.peak_flops
-    return Roofline(
-        target=profile.target,
-        batch=batch,
-        peak_flops=peaks.get(DType.BF16.value, peaks.get(DType.F32.value, 0.0)),
-        bandwidth_bytes_per_s=profile.bandwidth_bytes_per_s,
-        total_us=total_us,
-        stages=tuple(stages),
-    )
-
-
 def draw_roofline(path: Path, shown: Roofline) -> None:
     """Write the plot as PNG.
 
     Raises:
-        PlotError: matplotlib is not installed, or no stage has both operations and a time.
+        OptionError: no stage has both operations and a time.
+        ModuleNotFoundError: matplotlib is not installed; the command line names the extra.
     """
     points = [point for point in shown.stages if point.tflops > 0 and point.intensity > 0]
     if not points:
-        raise PlotError("nothing to draw: no stage has both operations and a measured time.")
-    pyplot = _pyplot()
+        raise OptionError("nothing to draw: no stage has both operations and a measured time.")
+    pyplot = load_plotting()
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
     low = min(0.5 * min(point.intensity for point in points), 0.1 * shown.ridge)
     high = 10 * max(shown.ridge, *(point.intensity for point in points))
@@ -121,34 +132,31 @@ def draw_roofline(path: Path, shown: Roofline) -> None:
         title=f"{shown.target}, batch {shown.batch}: one replay {shown.total_us / 1000:.2f} ms",
     )
     axes.grid(visible=True, which="major", alpha=0.3)
-    axes.legend(loc="lower right", fontsize="small")
+    axes.legend(loc="upper left", fontsize="small")
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
 
 
-def _draw_roof(axes: Any, shown: Roofline, span: tuple[float, float]) -> None:  # noqa: ANN401
+def _draw_roof(axes: Any, shown: Roofline, span: tuple[float, float]) -> None:
     peak, bandwidth = shown.peak_flops / 1e12, shown.bandwidth_bytes_per_s / 1e12
     corners = (span[0], shown.ridge, span[1])
     axes.plot(corners, [min(peak, x * bandwidth) for x in corners], color="black", linewidth=1.5)
-    axes.annotate(f"{bandwidth:.1f} TB/s", (span[0], span[0] * bandwidth), (6, 14),
+    axes.annotate(f"{bandwidth:.1f} TB/s", (span[0], span[0] * bandwidth), (24, 4),
                   textcoords="offset points", fontsize="small")  # fmt: skip
     axes.annotate(f"{peak:.0f} TFLOP/s", (span[1], peak), (-6, 4), ha="right",
                   textcoords="offset points", fontsize="small")  # fmt: skip
 
 
-def _draw_point(axes: Any, point: StagePoint) -> None:  # noqa: ANN401
+def _draw_point(axes: Any, point: StagePoint) -> None:
     share = "" if point.roof_share is None else f", {point.roof_share:.0%} of its roof"
     label = f"{point.stage}: {point.microseconds / 1000:.2f} ms{share}"
     axes.plot([point.intensity], [point.tflops], marker="o", linestyle="none", label=label)
 
 
-def _pyplot() -> Any:  # noqa: ANN401
-    try:
-        import matplotlib
-    except ImportError as fault:
-        raise PlotError(
-            'the plot needs matplotlib, which is not installed: pip install "policyc[plot]"'
-        ) from fault
+def load_plotting() -> Any:
+    """matplotlib's plotting module, drawing into files only; raises ModuleNotFoundError."""
+    import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -62,6 +62,7 @@ IN_SOME_FILES = {
     r"runtime_min/(.*/)?[^/]*driver[^/]*\.py": {"cuda"},
     r"kernels/(?!.*spec).*\.py": {"triton"},
     r"compiler/(cli/.*|demo)\.py": {"typer", "rich"},
+    r"compiler/roofline\.py": {"matplotlib"},
 }
 
 

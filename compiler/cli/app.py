@@ -12,6 +12,7 @@ import typer
 from policyc import __version__
 from policyc.compiler.cli.bench_command import bench
 from policyc.compiler.cli.compile_command import compile_command
+from policyc.compiler.cli.explain_command import explain as explain_choices
 from policyc.compiler.cli.inspect_command import inspect
 from policyc.compiler.cli.list_commands import models, targets
 from policyc.compiler.cli.run_command import run_command
@@ -48,6 +49,7 @@ def build_app() -> typer.Typer:
     app.command("compile")(compile_command)
     app.command("inspect")(inspect)
     app.command("verify")(verify)
+    app.command("explain")(explain_choices)
     app.command("run")(run_command)
     app.command("bench")(bench)
     app.command("synth")(synth)
