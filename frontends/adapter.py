@@ -7,7 +7,7 @@ device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,24 +89,33 @@ class ModelSpec:
 @dataclass(frozen=True, slots=True)
 class LazyWeights(Mapping[str, Tensor]):
     """Weights read and converted at each access, so that a full-size model never stands in
-    memory."""
+    memory.
+
+    A checkpoint's tensor comes in `dtype`, and so does a constant, unless it is float64, which the
+    adapter means, or no floating-point tensor.
+    """
 
     read: Callable[[str], Array]
-    names: frozenset[str]
+    weights: frozenset[str]
+    constants: Mapping[str, Array]
     dtype: torch.dtype
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self.names:
+        constant = self.constants.get(name)
+        if constant is not None:
+            tensor = torch.from_numpy(np.ascontiguousarray(constant))
+            return tensor.to(self.dtype) if tensor.dtype == torch.float32 else tensor
+        if name not in self.weights:
             raise KeyError(name)
         array = self.read(name)
         wide = array if array.dtype == np.float64 else array.astype(np.float32)
         return torch.from_numpy(np.ascontiguousarray(wide)).to(self.dtype)
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        return iter(sorted(self.names))
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted((*self.weights, *self.constants)))
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.weights) + len(self.constants)
 
 
 def run_reference(
@@ -119,15 +128,14 @@ def run_reference(
 
     Args:
         model: the adapter's stages.
-        read_weight: gives a weight or constant by name.
+        read_weight: gives a tensor of the checkpoint by name; constants are the model's own.
         inputs: an array for each input of the model; floating-point ones are converted to `dtype`.
         dtype: precision of the arithmetic, torch.float32 or torch.float64.
 
     Returns:
         Every value that a stage yields, by name, in `dtype` or its integer type.
     """
-    names = frozenset((*model.weights, *model.constants))
-    weights = LazyWeights(read_weight, names, dtype)
+    weights = LazyWeights(read_weight, frozenset(model.weights), model.constants, dtype)
     values: dict[str, Tensor] = {}
     for item in model.inputs:
         tensor = torch.from_numpy(np.array(inputs[item.name]))

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import policyc.frontends.custom_ops  # noqa: F401  (registers torch.ops.policyc)
 from policyc.compiler.ir.graph import Rate
 from policyc.compiler.ir.types import Array, DType, TensorType
 from policyc.frontends.adapter import (

@@ -26,15 +26,17 @@ def fold_step_length(graph: Graph) -> Graph:
     collects: dict[str, float] = {}
     for stage, node in rewrite.nodes("mul_scalar"):
         linear = rewrite.made_by(node.inputs[0], "linear")
-        if linear is None or linear.attrs.activation != "none":  # type: ignore[attr-defined]
+        if linear is None:
             continue
         attributes = node.attrs
         assert isinstance(attributes, ScalarAttributes)
+        assert isinstance(linear.attrs, LinearAttributes)
+        if linear.attrs.activation != "none":
+            continue
         if rewrite.readers(linear.output.name) != [node]:
             continue
         if rewrite.is_read_outside(linear.output.name) and not _only_collected(stage, linear):
             continue
-        assert isinstance(linear.attrs, LinearAttributes)
         x, *weights = linear.inputs
         scaled = [rewrite.load("mul_scalar", (w,), attributes, linear.origin) for w in weights]
         new = rewrite.make("linear", (x, *scaled), linear.attrs, linear.origin, node.output.name)

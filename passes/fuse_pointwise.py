@@ -64,7 +64,7 @@ def _emit(rewrite: Rewrite, group: _Group) -> None:
         dict.fromkeys(name for node in group.nodes for name in node.inputs if name not in inside)
     )
     index = {name: position for position, name in enumerate(operands)}
-    program = []
+    program: list[Instruction] = []
     for node in group.nodes:
         value = node.attrs.value if isinstance(node.attrs, ScalarAttributes) else None
         arguments = tuple(index[name] for name in node.inputs)

@@ -25,7 +25,7 @@ def hoist_invariants(graph: Graph) -> Graph:
     moved: dict[Rate, list[Node]] = {}
     stages: list[Stage] = []
     for stage in graph.stages:
-        kept = []
+        kept: list[Node] = []
         for node in stage.nodes:
             rate = _slowest(node, rates) if stage.rate is not Rate.REPORT else stage.rate
             rates.update((value.name, rate) for value in node.outputs)

@@ -26,7 +26,8 @@ def merge_projections(graph: Graph) -> Graph:
     rewrite = Rewrite(graph)
     groups: dict[tuple[str, str, object], list[Node]] = {}
     for stage, node in rewrite.nodes("linear"):
-        if node.attrs.activation == "none" and rewrite.is_load(node.inputs[1]):  # type: ignore[attr-defined]
+        assert isinstance(node.attrs, LinearAttributes)
+        if node.attrs.activation == "none" and rewrite.is_load(node.inputs[1]):
             groups.setdefault(_key(stage, node), []).append(node)
     for nodes in groups.values():
         if len(nodes) > 1:

@@ -22,9 +22,7 @@ from policyc.compiler.ir.types import DType, TensorType
 MAX_TEXT_BYTES = 256 << 20
 _NAME = r"[@%A-Za-z_][\w.@%/\-]*"
 _TYPE = re.compile(r"([a-z0-9]+)\[([0-9,]*)\]$")
-_NODE = re.compile(
-    r"(?P<results>.+?) = (?P<op>\w+)\((?P<inputs>[^)]*)\)(?: \{(?P<attrs>.*)\})?$"
-)
+_NODE = re.compile(r"(?P<results>.+?) = (?P<op>\w+)\((?P<inputs>[^)]*)\)(?: \{(?P<attrs>.*)\})?$")
 _STAGE = re.compile(r"stage (?P<name>\w+) rate=(?P<rate>\w+) (?P<signature>\(.*\)) \{$")
 _INSTRUCTION = re.compile(r"(\w+)\(([0-9, ]*)(?:; ([^)]+))?\)$")
 

@@ -1,4 +1,5 @@
 """The op table: one row an op. Verifier, printer, interpreter and passes read the row."""
+
 from __future__ import annotations
 
 from policyc.compiler.ir.ops.row import OpRow

@@ -24,7 +24,8 @@ def normalize(kind: str, x: Array, eps: float) -> Array:
     epsilon = x.dtype.type(eps)
     if kind == "layer":
         x = x - x.mean(axis=-1, keepdims=True)
-    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + epsilon)
+    result: Array = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + epsilon)
+    return result
 
 
 def _check_vector(vector: TensorType, width: int, what: str) -> None:

@@ -14,7 +14,9 @@ from policyc.compiler.ir.attributes import (
     ScalarAttributes,
 )
 from policyc.compiler.ir.ops.row import (
+    Infer,
     OpRow,
+    Reference,
     activate,
     broadcast_shape,
     promoted,
@@ -135,12 +137,12 @@ def _run_cast(attributes: CastAttributes, operands: Arrays) -> Arrays:
     return (operands[0].astype(attributes.dtype.numpy),)
 
 
-def _row(name: str, attributes: type, infer: object, reference: object) -> OpRow:
+def _row(name: str, attributes: type, infer: Infer, reference: Reference) -> OpRow:
     return OpRow(
         name=name,
         attributes=attributes,
-        infer=infer,  # type: ignore[arg-type]
-        reference=reference,  # type: ignore[arg-type]
+        infer=infer,
+        reference=reference,
         pointwise=True,
         rowwise=True,
     )

@@ -96,4 +96,5 @@ def activate(name: str, x: Array) -> Array:
         return x / (1.0 + np.exp(-x))
     assert name == "gelu_tanh", f"unknown activation {name}"
     inner = np.sqrt(2.0 / np.pi).astype(x.dtype) * (x + x.dtype.type(0.044715) * x * x * x)
-    return x.dtype.type(0.5) * x * (x.dtype.type(1.0) + np.tanh(inner))
+    result: Array = x.dtype.type(0.5) * x * (x.dtype.type(1.0) + np.tanh(inner))
+    return result

@@ -16,7 +16,7 @@ from policyc.compiler.ir.attributes import (
     ShapeAttributes,
     SliceAttributes,
 )
-from policyc.compiler.ir.ops.row import OpRow, require, require_count
+from policyc.compiler.ir.ops.row import Infer, OpRow, Reference, require, require_count
 from policyc.compiler.ir.types import Array, DType, TensorType
 
 Types = tuple[TensorType, ...]
@@ -127,12 +127,12 @@ def _infer_fill(attributes: FillAttributes, operands: Types) -> Types:
     return (TensorType(attributes.dtype, attributes.shape),)
 
 
-def _view(name: str, attributes: type, infer: object, reference: object) -> OpRow:
+def _view(name: str, attributes: type, infer: Infer, reference: Reference) -> OpRow:
     return OpRow(
         name=name,
         attributes=attributes,
-        infer=infer,  # type: ignore[arg-type]
-        reference=reference,  # type: ignore[arg-type]
+        infer=infer,
+        reference=reference,
         view=True,
     )
 
