@@ -97,9 +97,31 @@ class _StageModule(torch.nn.Module):
         self._function = spec.function
 
     def forward(self, weights: dict[str, Tensor], tensors: list[Tensor]) -> dict[str, Tensor]:
-        results = self._function(weights, *tensors)
-        # A result that is also an operand of the stage must still be a value of its own.
-        return {name: results[name] for name in results}
+        return self._function(weights, *tensors)
+
+
+class _Recorder(dict[str, Tensor]):
+    """Weights on the meta device that remember which of them were read."""
+
+    def __init__(self, types: Mapping[str, TensorType]) -> None:
+        super().__init__()
+        self._types = types
+
+    def __missing__(self, name: str) -> Tensor:
+        self[name] = _meta(self._types[name])
+        return self[name]
+
+
+def _weights_read(
+    spec: StageSpec, types: Mapping[str, TensorType], tensors: list[Tensor]
+) -> dict[str, Tensor]:
+    """The weights that the stage reads, found by running it once on the meta device.
+
+    Exporting costs time for every weight that is handed in, read or not.
+    """
+    recorder = _Recorder(types)
+    spec.function(recorder, *tensors)
+    return dict(sorted(recorder.items()))
 
 
 def _meta(kind: TensorType) -> Tensor:
@@ -119,8 +141,8 @@ def _trace_stage(
         for carry in spec.loop.carries:
             types[carry.inner] = types[carry.initial]
         names = [index, *(carry.inner for carry in spec.loop.carries), *names]
-    weights = {name: _meta(kind) for name, kind in weight_types.items()}
     tensors = [_meta(types[name]) for name in names]
+    weights = _weights_read(spec, weight_types, tensors)
     program = torch.export.export(_StageModule(spec), (weights, tensors), strict=False)
     operands = [f"@{name}" for name in weights] + names
     importer = _StageImporter(spec.name, counter, types)
