@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.compiled import CompiledBundles
 
 REPOSITORY = Path(__file__).parents[1]
 SHARED = REPOSITORY.parent / "shared"
@@ -31,6 +34,17 @@ def oracles() -> Path:
 def small_policy() -> Path:
     """Folder of the small trained policy, committed under `artifacts/`."""
     return REPOSITORY / "artifacts" / "policies" / "metaworld_pi05_small"
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> CompiledBundles:
+    """Compiles bundles, each once for all tests and workers."""
+    folder = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        folder = folder.parent
+    bundles = folder / "compiled"
+    bundles.mkdir(exist_ok=True)
+    return CompiledBundles(folder=bundles, cache=REPOSITORY / ".cache" / "kernels")
 
 
 @cache
