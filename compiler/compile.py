@@ -27,7 +27,6 @@ from policyc.frontends.policy import PolicyOptions, PreparedPolicy
 from policyc.frontends.processing_description import ProcessingOptions
 from policyc.frontends.trace import trace
 
-ELEMENT_TYPES = {Precision.BF16: DType.BF16, Precision.FLOAT32: DType.F32}
 TOOLS = ("policyc", "torch", "triton", "numpy", "ml_dtypes")
 
 
@@ -114,8 +113,15 @@ def _policy_options(options: CompileOptions) -> PolicyOptions:
         steps=options.steps,
         statistics=options.statistics,
         rounded_rope=None if options.rope is None else options.rope is Rope.ROUNDED,
-        is_float32=options.precision is Precision.FLOAT32,
+        is_float32=None if options.precision is None else options.precision is Precision.FLOAT32,
     )
+
+
+def _precision(prepared: PreparedPolicy) -> tuple[Precision, DType]:
+    """What the bundle is computed in, and its element type in the graph."""
+    if prepared.is_float32:
+        return Precision.FLOAT32, DType.F32
+    return Precision.BF16, DType.BF16
 
 
 def _schedule(
@@ -124,7 +130,7 @@ def _schedule(
     """One scheduled graph a batch bucket, each still with its load stage."""
     graphs: dict[int, Graph] = {}
     records: tuple[PassRecord, ...] = ()
-    pipeline = PipelineOptions(dtype=ELEMENT_TYPES[options.precision], keep=prepared.keep_float32)
+    pipeline = PipelineOptions(dtype=_precision(prepared)[1], keep=prepared.keep_float32)
     for batch in options.batch:
         traced = trace(prepared.model(batch))
         clock.lap("trace", f"batch {batch}: {sum(1 for _ in traced.nodes())} nodes")
@@ -163,7 +169,7 @@ def _golden(
 ) -> GoldenVectors | None:
     if options.golden is Golden.NONE:
         return None
-    golden = make_golden(prepared, options.batch[0], ELEMENT_TYPES[options.precision])
+    golden = make_golden(prepared, options.batch[0], _precision(prepared)[1])
     clock.lap("golden", f"{len(golden.tolerances)} outputs by the adapter in float32")
     return golden
 
@@ -177,7 +183,7 @@ def _contents(
     digests = prepared.source_digests()
     return BundleContents(
         policy=prepared.family,
-        precision=options.precision.value,
+        precision=_precision(prepared)[0].value,
         targets=tuple(target for item in parts.targets for target in item.targets),
         options={
             **prepared.settings,

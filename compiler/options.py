@@ -44,7 +44,7 @@ class CompileOptions:
         checkpoint: folder of the checkpoint.
         output: the bundle to write, `NAME.policy`.
         targets: names of profiles; `cpu` adds no GPU code.
-        precision: element type of weights and activations.
+        precision: element type of weights and activations; None as the checkpoint is served.
         steps: denoise steps.
         views: camera slots of the compiled policy.
         prompt_slots: token slots of the prompt.
@@ -64,7 +64,7 @@ class CompileOptions:
     checkpoint: Path
     output: Path
     targets: tuple[str, ...]
-    precision: Precision = Precision.BF16
+    precision: Precision | None = None
     steps: int | None = None
     views: int | None = None
     prompt_slots: int | None = None

@@ -21,6 +21,10 @@ from policyc.frontends.tensor_map import Binding, bind
 
 DEFAULT_STEPS = 10
 GOLDEN_SEED = 20250901
+PRECISION_SETTING = {"openpi": ("precision", "bfloat16"), "lerobot": ("dtype", "float32")}
+"""Layout -> the setting that names the serving precision, and its default in the layout's code."""
+PRECISIONS = {"bfloat16": False, "bf16": False, "float32": True, "fp32": True, "float": True}
+"""Spelling -> is it float32?"""
 
 KEEP_FLOAT32 = ("action_in_proj", "action_out_proj")
 """Products on the action chunk itself, which is integrated in float32 (pitfall 9)."""
@@ -75,6 +79,7 @@ def prepare(checkpoint: Checkpoint, options: PolicyOptions) -> PreparedPolicy:
     Raises:
         FrontendError: what is missing, unknown, inconsistent or unsupported.
     """
+    options = replace(options, is_float32=_is_float32(checkpoint, options))
     binding = bind(checkpoint, PI05_TENSORS)
     notes = [*checkpoint.notes, *binding.notes, *_checked_settings(checkpoint)]
     side = _image_side(binding)
@@ -90,6 +95,7 @@ def prepare(checkpoint: Checkpoint, options: PolicyOptions) -> PreparedPolicy:
         layout=checkpoint.layout,
         model=lambda batch: Pi05(replace(shape, batch=batch)).model(source.types()),
         read_weight=_Weights(source, Pi05(shape).model(source.types()).constants).read,
+        is_float32=bool(options.is_float32),
         keep_float32=KEEP_FLOAT32,
         processing=processing,
         processing_files=files,
@@ -122,6 +128,20 @@ def _checked_settings(checkpoint: Checkpoint) -> tuple[str, ...]:
     if not ignored:
         return ()
     return (f"config.json: {len(ignored)} settings of training are ignored: {', '.join(ignored)}",)
+
+
+def _is_float32(checkpoint: Checkpoint, options: PolicyOptions) -> bool:
+    """The user's choice, else what the checkpoint is served in, else what its code defaults to."""
+    if options.is_float32 is not None:
+        return options.is_float32
+    key, default = PRECISION_SETTING[checkpoint.layout]
+    stated = str(checkpoint.config.get(key, default)).lower().removeprefix("torch.")
+    if stated not in PRECISIONS:
+        raise CheckpointError(
+            f"{checkpoint.folder}/config.json: {key} is {stated!r}; known: "
+            f"{', '.join(sorted(PRECISIONS))}. Choose one with --precision."
+        )
+    return PRECISIONS[stated]
 
 
 def _image_side(binding: Binding) -> int:

@@ -21,14 +21,14 @@ class PolicyOptions:
         steps: steps of the solver.
         statistics: id of the normalisation statistics.
         rounded_rope: round rotary frequencies to bfloat16.
-        is_float32: is the policy compiled in float32? Decides the default of `rounded_rope`.
+        is_float32: compile in float32, not bfloat16? Also decides the default of `rounded_rope`.
     """
 
     processing: ProcessingOptions = field(default_factory=ProcessingOptions)
     steps: int | None = None
     statistics: str | None = None
     rounded_rope: bool | None = None
-    is_float32: bool = False
+    is_float32: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,7 @@ class PreparedPolicy:
     Attributes:
         model: batch size -> the stages to trace.
         read_weight: a tensor of the checkpoint or a constant of the model, by its name in `model`.
+        is_float32: are products computed in float32, not bfloat16?
         keep_float32: globs of module paths whose products stay in float32.
         processing: the value of `processing.json`; `processing_files`: name in the bundle ->
             source.
@@ -51,6 +52,7 @@ class PreparedPolicy:
     layout: str
     model: Callable[[int], ModelSpec]
     read_weight: Callable[[str], Array]
+    is_float32: bool
     keep_float32: tuple[str, ...]
     processing: Mapping[str, object]
     processing_files: Mapping[str, Path]

@@ -26,7 +26,9 @@ def compile_command(
         list[str], typer.Option(help="Name of a profile (see `policyc targets`), or cpu.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The bundle, NAME.policy.")],
-    precision: Annotated[str, typer.Option(help="bf16 or float32.")] = "bf16",
+    precision: Annotated[
+        str | None, typer.Option(help="bf16 or float32. Default: as the checkpoint is served.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Denoise steps.")] = None,
     views: Annotated[int | None, typer.Option(help="Camera slots.")] = None,
     prompt_slots: Annotated[int | None, typer.Option(help="Token slots of the prompt.")] = None,
@@ -56,7 +58,7 @@ def compile_command(
         checkpoint=checkpoint,
         output=output,
         targets=tuple(target),
-        precision=parse_precision(precision),
+        precision=None if precision is None else parse_precision(precision),
         steps=steps,
         views=views,
         prompt_slots=prompt_slots,

@@ -84,4 +84,4 @@ def test_defaults_leave_the_checkpoint_to_decide() -> None:
     given = options()
     assert (given.steps, given.views, given.prompt_slots, given.horizon) == (None,) * 4
     assert given.rope is None and given.state_in_prompt is None
-    assert given.precision is Precision.BF16 and given.batch == (1,)
+    assert given.precision is None and given.batch == (1,)
