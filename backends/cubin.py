@@ -27,6 +27,7 @@ def compile_kernels(
     toolchain: Toolchain,
     cache: Path | None = None,
     watch: Watch | None = None,
+    faults: dict[str, str] | None = None,
 ) -> dict[str, CompiledKernel]:
     """Machine code of every source, by kernel id.
 
@@ -38,6 +39,8 @@ def compile_kernels(
         toolchain: of `check_toolchain`; part of the cache's keys.
         cache: folder of the cache; the user's cache folder if None.
         watch: called with the id of each kernel when it is there.
+        faults: if given, takes the reason of each kernel that cannot be had, and the result lacks
+            it; nothing is raised.
 
     Raises:
         CubinError: a kernel did not compile, its compiler crashed, or its parameters are not those
@@ -60,11 +63,17 @@ def compile_kernels(
             if kernel_id not in found
         }
         for kernel_id, product in _compiled(tasks):
-            kernel = _checked(kernel_id, sources[kernel_id], product)
+            try:
+                kernel = _checked(kernel_id, sources[kernel_id], product)
+            except CubinError as error:
+                if faults is None:
+                    raise
+                faults[kernel_id] = str(error)
+                continue
             store.write(keys[kernel_id], kernel)
             found[kernel_id] = kernel
             _tell(watch, kernel_id)
-    return {kernel_id: found[kernel_id] for kernel_id in sources}
+    return {kernel_id: found[kernel_id] for kernel_id in sources if kernel_id in found}
 
 
 def cache_key(
@@ -90,24 +99,27 @@ def _tell(watch: Watch | None, kernel_id: str) -> None:
         watch(kernel_id)
 
 
-def _compiled(tasks: Mapping[str, Task]) -> Iterator[tuple[str, Product]]:
-    """The product of every task, as they come.
+def _compiled(tasks: Mapping[str, Task]) -> Iterator[tuple[str, Product | CubinError]]:
+    """The product of every task, or what went wrong, as they come.
 
-    A crash takes all workers with it; what is left is then tried one by one, to name its kernel.
+    A crash takes all workers with it. Tasks start in order, so the first that are left were in the
+    workers' hands; they are tried one by one, to name the one that crashed, and the rest together.
     """
     left = dict(tasks)
-    if not left:
-        return
-    with _pool(min(os.cpu_count() or 1, len(left))) as pool:
-        names = {pool.submit(compile_kernel, task): name for name, task in left.items()}
-        for future in as_completed(names):
-            if isinstance(future.exception(), BrokenProcessPool):
-                break
-            name = names[future]
-            yield name, _result(name, left.pop(name), future)
-    for name, task in left.items():
-        with _pool(1) as pool:
-            yield name, _result(name, task, pool.submit(compile_kernel, task))
+    while left:
+        workers = min(os.cpu_count() or 1, len(left))
+        with _pool(workers) as pool:
+            names = {pool.submit(compile_kernel, task): name for name, task in left.items()}
+            for future in as_completed(names):
+                if isinstance(future.exception(), BrokenProcessPool):
+                    break
+                name = names[future]
+                yield name, _result(name, left.pop(name), future)
+        # The pool hands out one task more than it has workers.
+        for name in list(left)[: 2 * workers + 1]:
+            with _pool(1) as pool:
+                task = left.pop(name)
+                yield name, _result(name, task, pool.submit(compile_kernel, task))
 
 
 @contextmanager
@@ -122,7 +134,7 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _result(name: str, task: Task, future: Future[Product]) -> Product:
+def _result(name: str, task: Task, future: Future[Product]) -> Product | CubinError:
     error = future.exception()
     if error is None:
         return future.result()
@@ -130,15 +142,19 @@ def _result(name: str, task: Task, future: Future[Product]) -> Product:
         reason = "the compiler's process ended by itself"
     else:
         reason = f"{type(error).__name__}: {error}"
-    raise CubinError(
+    fault = CubinError(
         f"kernel {name} ({task.source.kernel}) did not compile for compute capability "
         f"{task.compute_capability}: {reason}\n  constants: {dict(task.source.constants)}"
         f"\n  signature: {dict(task.source.signature)}"
-    ) from error
+    )
+    fault.__cause__ = error
+    return fault
 
 
-def _checked(name: str, source: KernelSource, product: Product) -> CompiledKernel:
+def _checked(name: str, source: KernelSource, product: Product | CubinError) -> CompiledKernel:
     """The product with the parameters of its machine code, compared with the expected."""
+    if isinstance(product, CubinError):
+        raise product
     parameters = kernel_parameters(product.cubin, product.entry)
     sizes = tuple(size for _, size in parameters)
     if sizes != source.parameter_sizes:
