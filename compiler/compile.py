@@ -51,7 +51,7 @@ def compile_checkpoint(options: CompileOptions, report: Report) -> CompileReport
     started = time.perf_counter()
     clock = _Clock(report)
     require_writable(options.output)
-    profiles = open_targets(options.targets)
+    profiles = open_targets(options.targets, options.choices)
     checkpoint = Checkpoint.open(options.checkpoint)
     prepared = family_of(checkpoint).prepare(checkpoint, _policy_options(options))
     for note in (*prepared.notes, *prepared.processing.get("notes", ())):  # type: ignore[misc]

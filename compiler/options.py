@@ -57,6 +57,7 @@ class CompileOptions:
         default_prompt: instruction for observations that bring none.
         tokenizer: tokenizer file, for checkpoints that hold none.
         cache: folder for compiled kernels; None keeps them in the user's cache folder.
+        choices: file of measured kernel choices (`policyc tune`) to go before the profile's.
         dump: folder for the graph after every pass; None writes none.
         golden: how golden vectors are made.
     """
@@ -77,6 +78,7 @@ class CompileOptions:
     default_prompt: str | None = None
     tokenizer: Path | None = None
     cache: Path | None = None
+    choices: Path | None = None
     dump: Path | None = None
     golden: Golden = Golden.FLOAT32
 

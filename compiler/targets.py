@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from policyc.backends.assemble import assemble_bucket, assemble_plan, kernel_file
 from policyc.backends.cubin import compile_kernels
 from policyc.backends.lower import LoweredCall, distinct_sources, lower_calls
-from policyc.backends.offers import collect_offers, scratch_sizes
+from policyc.backends.offers import collect_offers, counter_sizes, scratch_sizes
 from policyc.backends.toolchain import Toolchain, check_toolchain
 from policyc.backends.views import Placement, resolve_views
 from policyc.compiler.describe import CPU_TARGET
@@ -22,6 +22,7 @@ from policyc.kernels.families import family_of
 from policyc.passes.check_plan import check_plan
 from policyc.passes.plan_memory import plan_memory
 from policyc.passes.select_kernels import parameters_text, select_kernels
+from policyc.profiles.choices import combined
 from policyc.profiles.loader import load_profile
 from policyc.profiles.profile import Profile
 from policyc.runtime_min.manifest import Target
@@ -64,17 +65,29 @@ class _Lowered:
     selection: Selection
 
 
-def open_targets(names: Sequence[str]) -> Profiles:
+def open_targets(names: Sequence[str], choices: Path | None = None) -> Profiles:
     """Load the profiles and check the tools, before anything else is read.
 
+    Args:
+        names: targets, `cpu` among them or not.
+        choices: a choice file to combine with every profile; see `profiles.choices`.
+
     Raises:
-        ProfileError: an unknown target. ToolchainError: what is missing to build for one.
+        ProfileError: an unknown target, or a wrong choice file.
+        ToolchainError: what is missing to build for a target.
     """
-    profiles = {name: load_profile(name) for name in names if name != CPU_TARGET}
+    profiles = {name: _profile(name, choices) for name in names if name != CPU_TARGET}
     if not profiles:
         return Profiles(profiles={}, toolchain=None)
     capabilities = {profile.compute_capability for profile in profiles.values()}
     return Profiles(profiles=profiles, toolchain=check_toolchain(sorted(capabilities)))
+
+
+def _profile(name: str, choices: Path | None) -> Profile:
+    profile = load_profile(name)
+    if choices is None:
+        return profile
+    return replace(profile, choices=combined(name, profile.choices, choices))
 
 
 def build_targets(
@@ -150,7 +163,8 @@ def _lower(graph: Graph, profile: Profile) -> _Lowered:
     offers = collect_offers(placement.work, profile, family_of)
     selection = select_kernels(graph, offers, profile.choices)
     scratch = scratch_sizes(placement.work, selection, family_of)
-    memory = plan_memory(graph, scratch, placement.copies)
+    counters = counter_sizes(placement.work, selection, family_of)
+    memory = plan_memory(graph, scratch, placement.copies, counters)
     check_plan(graph, memory)
     calls = lower_calls(placement.work, selection, profile, family_of)
     return _Lowered(
@@ -171,6 +185,7 @@ def _decisions(lowered: Iterable[_Lowered]) -> dict[str, object]:
             decisions[key] = {
                 "winner": parameters_text(decision.parameters),
                 "reason": decision.reason,
+                "microseconds": decision.microseconds,
                 "rejected": {
                     parameters_text(other.parameters): other.reason for other in decision.rejected
                 },

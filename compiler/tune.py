@@ -27,7 +27,7 @@ from policyc.compiler.tuning.problems import TuningProblem, tuning_problems
 from policyc.compiler.tuning.timing import Timed, choose
 from policyc.compiler.tuning.trial import CandidateBroke, Outcome, measure, prepare
 from policyc.passes.select_kernels import parameters_text
-from policyc.profiles.profile import Profile
+from policyc.profiles.profile import Choice, Profile
 from policyc.runtime_min.bundle import Bundle
 from policyc.runtime_min.driver_interface import Driver
 from policyc.runtime_min.errors import DeviceError
@@ -235,3 +235,37 @@ def _unmeasured(problem: TuningProblem, failures: Mapping[Parameters, str], faul
     return Tuned(
         problem=problem.key, uses=problem.uses, winner=None, failures=failures, fault=fault
     )
+
+
+def choices_of(report: TuneReport) -> tuple[Choice, ...]:
+    """The winners as entries of a profile's table."""
+    return tuple(
+        Choice(
+            problem=item.problem,
+            parameters=item.winner.parameters,
+            how="measured",
+            microseconds=round(item.winner.microseconds, 3),
+            spread=round(item.winner.spread, 4),
+            date=report.date,
+            driver=report.driver,
+            clocks=report.clocks,
+        )
+        for item in report.problems
+        if item.winner is not None
+    )
+
+
+def remarks_of(report: TuneReport) -> dict[str, str]:
+    """What a reader of a choice may want to know: the next best, and what failed."""
+    return {item.problem: _remark(item) for item in report.problems if item.winner is not None}
+
+
+def _remark(item: Tuned) -> str:
+    assert item.winner is not None, "remarks are made on winners"
+    others = [timed for timed in item.timed if timed.parameters != item.winner.parameters]
+    count = len(item.first_look_us) + len(item.failures)
+    lines = [f"{item.uses} uses, {count} candidates, {len(item.failures)} failed"]
+    if others:
+        text = parameters_text(others[0].parameters)
+        lines.append(f"next: {text}, {others[0].microseconds:.3f} us")
+    return "\n".join(lines)

@@ -35,7 +35,7 @@ def load_profile(target: str, folder: Path = PROFILES_FOLDER) -> Profile:
     lender = table.take_if_present("choices_from", str)
     facts, features = table.table("facts"), table.table("features")
     peaks = table.table("peak_flops")
-    choices = _choices(table)
+    choices = read_choices(table)
     table.done()
     sources: dict[str, str] = {}
     profile = Profile(
@@ -69,7 +69,11 @@ def _open(target: str, folder: Path) -> Table:
             f"unknown target '{target}'; known targets: {', '.join(known) or 'none'}. "
             f"A target is a file NAME.toml in {folder}."
         )
-    path = folder / f"{target}.toml"
+    return read_table(folder / f"{target}.toml")
+
+
+def read_table(path: Path) -> Table:
+    """A TOML file; raises ProfileError if it is too large or none."""
     size = path.stat().st_size
     if size > LARGEST_PROFILE_BYTES:
         raise ProfileError(f"{path}: {size} bytes, expected at most {LARGEST_PROFILE_BYTES}.")
@@ -109,7 +113,8 @@ def _peaks(table: Table, sources: dict[str, str]) -> dict[str, float]:
     return peaks
 
 
-def _choices(table: Table) -> dict[str, Choice]:
+def read_choices(table: Table) -> dict[str, Choice]:
+    """Takes the `[[choice]]` tables, by problem; raises ProfileError."""
     choices: dict[str, Choice] = {}
     for index, item in enumerate(table.take_if_present("choice", list) or []):
         choice = _choice(Table(item, f"{table.where}.choice[{index}]"))
@@ -159,10 +164,19 @@ def _borrowed(lender: str, target: str, folder: Path) -> Mapping[str, Choice]:
             f"{target}.toml.choices_from: '{lender}' has no choices of its own. "
             "Name the profile that was measured."
         )
-    return {
-        problem: replace(
-            choice, how="model", microseconds=None, spread=None, date=None, driver="", clocks="",
-            measured_on=lender if choice.how == "measured" else "",
-        )
-        for problem, choice in _choices(table).items()
-    }  # fmt: skip
+    choices = read_choices(table)
+    return {problem: as_model(choice, lender) for problem, choice in choices.items()}
+
+
+def as_model(choice: Choice, lender: str) -> Choice:
+    """A choice of another device, `lender`: on this one it is a model and has no time."""
+    return replace(
+        choice,
+        how="model",
+        microseconds=None,
+        spread=None,
+        date=None,
+        driver="",
+        clocks="",
+        measured_on=lender if choice.how == "measured" else "",
+    )

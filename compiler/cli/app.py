@@ -17,6 +17,7 @@ from policyc.compiler.cli.inspect_command import inspect
 from policyc.compiler.cli.list_commands import models, targets
 from policyc.compiler.cli.run_command import run_command
 from policyc.compiler.cli.synth_command import synth
+from policyc.compiler.cli.tune_command import tune
 from policyc.compiler.cli.verify_command import verify
 from policyc.compiler.exit_codes import ExitCode, exit_code, missing_extra
 
@@ -52,6 +53,7 @@ def build_app() -> typer.Typer:
     app.command("explain")(explain_choices)
     app.command("run")(run_command)
     app.command("bench")(bench)
+    app.command("tune")(tune)
     app.command("synth")(synth)
     app.command("targets")(targets)
     app.command("models")(models)

@@ -47,6 +47,9 @@ def compile_command(
     ] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="Tokenizer file.")] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for compiled kernels.")] = None,
+    choices: Annotated[
+        Path | None, typer.Option(help="Measured kernel choices, of `policyc tune`.")
+    ] = None,
     dump: Annotated[
         Path | None, typer.Option(help="Write the graph after every pass here.")
     ] = None,
@@ -71,6 +74,7 @@ def compile_command(
         default_prompt=default_prompt,
         tokenizer=tokenizer,
         cache=cache,
+        choices=choices,
         dump=dump,
         golden=golden,
     )

@@ -11,6 +11,8 @@ from policyc.compiler.bench import Receipt
 from policyc.compiler.explain import Explanation
 from policyc.compiler.launch_costs import LaunchReport
 from policyc.compiler.roofline import Roofline
+from policyc.compiler.tune import TuneReport
+from policyc.passes.select_kernels import parameters_text
 
 ALL_SLOTS = "Operations and bytes are those of full lengths: every prompt slot, every camera."
 
@@ -118,3 +120,39 @@ def _table(title: str, names: Iterable[str], text_columns: int) -> Table:
     for index, name in enumerate(names):
         table.add_column(name, justify="left" if index < text_columns else "right", overflow="fold")
     return table
+
+
+def tuning_table(report: TuneReport) -> Table:
+    """The winner of each problem, and why others failed."""
+    names = ("problem", "chosen", "uses", "us", "spread", "next us", "failed")
+    where = f"driver {report.driver}, clocks {report.clocks}"
+    table = _table(f"tuned {report.target}, {report.date}, {where}", names, text_columns=2)
+    for item in report.problems:
+        winner = item.winner
+        others = [timed for timed in item.timed if timed is not winner]
+        table.add_row(
+            escape(item.problem),
+            escape(
+                _first_line(item.fault) if winner is None else parameters_text(winner.parameters)
+            ),
+            str(item.uses),
+            "" if winner is None else f"{winner.microseconds:.2f}",
+            "" if winner is None else f"{winner.spread:.1%}",
+            f"{others[0].microseconds:.2f}" if others else "",
+            str(len(item.failures) or ""),
+        )
+    for key in report.left:
+        table.add_row(escape(key), escape(f"not measured: {report.stopped}"))
+    failures = [
+        f"{item.problem}, {parameters_text(parameters)}: {_first_line(reason)}"
+        for item in report.problems
+        for parameters, reason in item.failures.items()
+    ]
+    if failures:
+        table.caption = escape("failed candidates:\n" + "\n".join(failures))
+        table.caption_justify = "left"
+    return table
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0] or "no candidate is left"
