@@ -12,7 +12,7 @@ from policyc.backends.views import Placement, is_readable
 from policyc.compiler.ir.graph import Graph, is_weight
 from policyc.compiler.ir.memory import Allocation, MemoryPlan
 from policyc.compiler.ir.sequence import host_reads
-from policyc.kernels.spec import Descriptor, Device, View
+from policyc.kernels.spec import COUNTERS_PREFIX, Descriptor, Device, View
 from policyc.runtime_min import plan
 from policyc.runtime_min.plan import Bucket, Buffer, BufferArgument, WeightArgument
 
@@ -124,6 +124,8 @@ class _Locate:
     def _allocation(self, base: str) -> Allocation:
         if base.startswith(SCRATCH_PREFIX):
             return self.memory.scratch[base.removeprefix(SCRATCH_PREFIX)]
+        if base.startswith(COUNTERS_PREFIX):
+            return self.memory.counters[base.removeprefix(COUNTERS_PREFIX)]
         return self.memory.values[base]
 
     def _require_inside(self, view: View, end: int, size: int) -> None:

@@ -1,8 +1,8 @@
 """Turn a scheduled graph into kernel calls.
 
-The way of a graph: `resolve_views` -> `collect_offers` -> select_kernels -> `scratch_sizes` ->
-plan_memory -> `lower_calls` -> `compile_kernels` -> `assemble_bucket`, one bucket a batch size ->
-`assemble_plan`.
+The way of a graph: `resolve_views` -> `collect_offers` -> select_kernels -> `scratch_sizes` and
+`counter_sizes` -> plan_memory -> `lower_calls` -> `compile_kernels` -> `assemble_bucket`, one
+bucket a batch size -> `assemble_plan`.
 """
 
 from __future__ import annotations

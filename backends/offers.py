@@ -47,3 +47,16 @@ def scratch_sizes(
         if size:
             sizes[item.name] = size
     return sizes
+
+
+def counter_sizes(
+    work: Sequence[Work], selection: Selection, families: Families = family_of
+) -> dict[str, int]:
+    """Bytes of counters of every launch that has some, by node name."""
+    sizes: dict[str, int] = {}
+    for item in work:
+        parameters = selection.parameters_of(item.name)
+        size = families(item.node.op).counter_bytes(item.node, item.operand_types, parameters)
+        if size:
+            sizes[item.name] = size
+    return sizes

@@ -139,6 +139,11 @@ class AttentionFamily:
         rows = splits * shape.batch * shape.kv_heads * shape.rows
         return 4 * rows * (shape.width + 2)
 
+    def counter_bytes(
+        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
+    ) -> int:
+        return 0
+
     def calls(
         self,
         node: Node,

@@ -80,6 +80,11 @@ class GatherFamily:
     ) -> int:
         return 0
 
+    def counter_bytes(
+        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
+    ) -> int:
+        return 0
+
     def calls(
         self,
         node: Node,

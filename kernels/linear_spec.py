@@ -73,6 +73,11 @@ class LinearFamily:
     ) -> int:
         return 0
 
+    def counter_bytes(
+        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
+    ) -> int:
+        return 0
+
     def calls(
         self,
         node: Node,

@@ -70,6 +70,11 @@ class NormFamily:
     ) -> int:
         return 0
 
+    def counter_bytes(
+        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
+    ) -> int:
+        return 0
+
     def calls(
         self,
         node: Node,

@@ -104,6 +104,11 @@ class PointwiseFamily:
     ) -> int:
         return 0
 
+    def counter_bytes(
+        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
+    ) -> int:
+        return 0
+
     def calls(
         self,
         node: Node,

@@ -51,6 +51,11 @@ class RopeFamily:
     ) -> int:
         return 0
 
+    def counter_bytes(
+        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
+    ) -> int:
+        return 0
+
     def calls(
         self,
         node: Node,

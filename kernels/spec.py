@@ -2,7 +2,8 @@
 
 A family serves some ops of the scheduled level. For a node it names the problem (op, shape class,
 dtypes), lists candidate parameters with the reason why a device cannot run one, and turns a chosen
-candidate into kernel calls. The backend compiles each distinct call; the plan stores it as a launch.
+candidate into kernel calls. The backend compiles each distinct call; the plan stores it as a
+launch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from policyc.compiler.ir.graph import Node
 from policyc.compiler.ir.selection import Candidate, Parameters, Problem
 from policyc.compiler.ir.types import DType, TensorType
 
+COUNTERS_PREFIX = "counters:"
+"""Of the base of a node's counters; no value has a colon in its name."""
+
 __all__ = [
+    "COUNTERS_PREFIX",
     "Argument",
     "Candidate",
     "Descriptor",
@@ -24,6 +29,7 @@ __all__ = [
     "Parameters",
     "Problem",
     "View",
+    "counters_view",
 ]
 
 
@@ -48,6 +54,17 @@ class View:
                 return False
             expected *= size
         return True
+
+
+def counters_view(node: Node, size_bytes: int) -> View:
+    """The counters of a node, as int32: zero at load, and nobody else writes them."""
+    return View(
+        base=COUNTERS_PREFIX + node.outputs[0].name,
+        offset=0,
+        dtype=DType.I32,
+        shape=(size_bytes // 4,),
+        strides=(1,),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +130,16 @@ class Family(Protocol):
         self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
     ) -> int:
         """Bytes of workspace the calls need beside operands and results (0 for most)."""
+        ...
+
+    def counter_bytes(
+        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
+    ) -> int:
+        """Bytes of `counters_view` that the calls use (0 for most), a multiple of 4.
+
+        Counters are zero at load and keep their values from one run to the next. Batch buckets
+        share them, so a launch must leave them as any other launch may find them.
+        """
         ...
 
     def calls(

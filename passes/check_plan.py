@@ -15,6 +15,7 @@ from policyc.compiler.ir.memory import Allocation, MemoryPlan
 from policyc.compiler.ir.ops import row_of
 
 _ALIGNMENT = 256
+_COUNTERS = "counters"
 
 
 class PlanCheckError(Exception):
@@ -60,7 +61,8 @@ def check_plan(graph: Graph, plan: MemoryPlan) -> None:
     Checked: each value that owns memory has an allocation of its size in the arena of its stage's
     rate, aligned and inside; operands, results and workspace of one launch are disjoint; every
     operand was written and not overwritten since; what the host reads, the graph inputs and what a
-    faster stage read are intact after the last launch.
+    faster stage read are intact after the last launch; so are the counters, which belong to nodes
+    of the graph and lie in an arena without anything else.
     """
     _Run(graph, plan).check()
 
@@ -78,6 +80,8 @@ class _Run:
         for item in self.graph.inputs:
             self.own(item.value.name, item.rate.text, "graph input")
             self.lasting[item.value.name] = "the caller"
+        for name, allocation in self.plan.counters.items():
+            self.count(name, allocation)
         for stage in self.graph.stages:
             where = f"stage {stage.name}"
             for node in stage.nodes:
@@ -88,6 +92,19 @@ class _Run:
         self.outlive((*self.graph.outputs, *self.graph.named), "the caller")
         for name, reader in self.lasting.items():
             self.expect(name, f"after the last launch, for {reader}")
+        for name, allocation in self.plan.counters.items():
+            self.require_intact(
+                f"counters of {name}", allocation, "after the last launch, for the next run"
+            )
+
+    def count(self, name: str, allocation: Allocation) -> None:
+        if allocation.arena != _COUNTERS:
+            raise PlanCheckError(
+                f"counters of {name}: in arena {allocation.arena}, expected {_COUNTERS}."
+            )
+        if name not in self.types:
+            raise PlanCheckError(f"counters of {name}: no such node.")
+        self.stamp(f"counters of {name}", allocation, "at load")
 
     def launch(self, node: Node, arena: str, where: str) -> None:
         name = node.outputs[0].name
@@ -152,8 +169,10 @@ class _Run:
         self.tapes[allocation.arena].write(start, end, tag)
 
     def expect(self, owner: str, where: str) -> None:
-        allocation = self.plan.values[owner]
+        self.require_intact(owner, self.plan.values[owner], where)
+
+    def require_intact(self, tag: str, allocation: Allocation, where: str) -> None:
         start, end = allocation.offset, allocation.offset + allocation.size
-        fault = self.tapes[allocation.arena].fault(start, end, owner)
+        fault = self.tapes[allocation.arena].fault(start, end, tag)
         if fault:
-            raise PlanCheckError(f"{where}: {owner} is not intact: {fault} of {allocation.arena}.")
+            raise PlanCheckError(f"{where}: {tag} is not intact: {fault} of {allocation.arena}.")

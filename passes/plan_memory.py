@@ -7,7 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from policyc.compiler.ir.graph import Graph, Node, is_weight
-from policyc.compiler.ir.memory import ALIGNMENT_BYTES, Allocation, MemoryPlan
+from policyc.compiler.ir.memory import (
+    ALIGNMENT_BYTES,
+    COUNTERS_ARENA,
+    Allocation,
+    MemoryPlan,
+)
 from policyc.compiler.ir.ops import row_of
 from policyc.compiler.ir.sequence import device_sequence, host_reads
 
@@ -34,18 +39,21 @@ def plan_memory(
     graph: Graph,
     scratch: Mapping[str, int] | None = None,
     copies: frozenset[str] = frozenset(),
+    counters: Mapping[str, int] | None = None,
 ) -> MemoryPlan:
     """Place values by lifetime: one arena a rate, large buffers first, each in the tightest gap.
 
     A value lives from the launch that writes it to the last launch that reads it or a view of it.
     To the end live: what the host reads, and what a stage of a faster rate reads, so that a slower
     stage need not run again before each faster one. Graph inputs live throughout. No two values
-    that are alive at the same launch share bytes, hence no operation works in place.
+    that are alive at the same launch share bytes, hence no operation works in place. Counters lie
+    one after another in an arena of their own.
 
     Args:
         graph: scheduled graph without loops and without load stage.
         scratch: bytes of workspace by node (the name of its first result).
         copies: results of view ops that are copied, hence own memory.
+        counters: bytes that the launches of a node count in, by node.
 
     Raises:
         VerifyError: the graph has a loop or a load stage.
@@ -59,6 +67,9 @@ def plan_memory(
         buffer.name: Allocation(arena=buffer.arena, offset=buffer.offset, size=buffer.size)
         for buffer in buffers
     }
+    counted = _in_a_row(counters or {})
+    if counted:
+        arenas[COUNTERS_ARENA] = max(item.offset + _aligned(item.size) for item in counted.values())
     return MemoryPlan(
         arenas=arenas,
         values={n: item for n, item in placed.items() if not n.startswith(_SCRATCH_PREFIX)},
@@ -68,7 +79,18 @@ def plan_memory(
             if n.startswith(_SCRATCH_PREFIX)
         },
         copies=copies,
+        counters=counted,
     )
+
+
+def _in_a_row(sizes: Mapping[str, int]) -> dict[str, Allocation]:
+    """Allocations of the counters, each after the one before."""
+    placed: dict[str, Allocation] = {}
+    offset = 0
+    for name, size in sizes.items():
+        placed[name] = Allocation(arena=COUNTERS_ARENA, offset=offset, size=size)
+        offset += _aligned(size)
+    return placed
 
 
 def _lifetimes(

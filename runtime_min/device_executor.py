@@ -6,14 +6,15 @@ After `load` nothing is allocated on the device and nothing is captured.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 
 from policyc.compiler.ir.graph import Graph
+from policyc.compiler.ir.memory import COUNTERS_ARENA
 from policyc.compiler.ir.types import Array, TensorType
 from policyc.runtime_min.arguments import Placement, pack_launch
 from policyc.runtime_min.bundle import Bundle
@@ -75,6 +76,7 @@ class DeviceExecutor:
         self._buckets: dict[int, _ReadyBucket] = {}
         self._graphs: dict[int, Graph] = {}
         self._report_weights = WeightCache(bundle)
+        self._unfinished = False
         self._closed = False
 
     @classmethod
@@ -87,8 +89,8 @@ class DeviceExecutor:
             bundle: the opened bundle.
             driver: an open device; closed by `close`.
             signature: of the bundle's graph; the plan must have the same inputs and outputs.
-            debug: fill the arenas with NaN before every run, so that a read of memory that nothing
-                wrote shows in the results.
+            debug: fill the arenas, but the counters, with NaN before every run, so that a read of
+                memory that nothing wrote shows in the results.
 
         Raises:
             IncompatibleDeviceError, DeviceMemoryError: before anything is allocated.
@@ -128,7 +130,7 @@ class DeviceExecutor:
         reported = [name for name in wanted if name not in bucket.values]
         report = self._report(batch, reported, inputs) if reported else None
         fetched = dict.fromkeys([*direct, *(report.sources if report else ())])
-        with self._driver.current():
+        with self._running():
             self._start(bucket, inputs)
             values = self._fetch(bucket, [name for name in fetched if name not in inputs])
         if report is not None:
@@ -138,7 +140,7 @@ class DeviceExecutor:
 
     def measure_replays(self, batch: int, count: int) -> tuple[float, ...]:
         """Device time of `count` replays on the last inputs, in microseconds, by events."""
-        with self._driver.current():
+        with self._running():
             return time_replays(self._driver, (self._buckets[batch].graph,), count)[0]
 
     def measure_without(
@@ -194,7 +196,7 @@ class DeviceExecutor:
         self, graph: int, launches: Sequence[KernelLaunch], count: int
     ) -> tuple[float, float]:
         """Median replay of `graph`, and of a graph of `launches` that lives as long as this."""
-        with self._driver.current(), ExitStack() as undo:
+        with self._running(), ExitStack() as undo:
             other = capture_graph(self._driver, launches)
             undo.callback(self._driver.destroy_graph, other)
             time_replays(self._driver, (graph, other), 1)
@@ -229,6 +231,7 @@ class DeviceExecutor:
         upload_weights(self._driver, self._bundle, region, base)
         for name, size in self._arena_bytes.items():
             self._arenas[name] = self._allocate(size, f"arena {name}")
+        self._reset_counters()
         weights = {name: base + offset for name, offset in region.offsets.items()}
         placement = Placement(arenas=self._arenas, weights=weights)
         self._resources.callback(self._driver.synchronize)
@@ -308,11 +311,25 @@ class DeviceExecutor:
         self._start(bucket, neutral)
         self._driver.synchronize()
 
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """With the device, and with counters that no failed run left in between."""
+        with self._driver.current():
+            if self._unfinished:
+                self._reset_counters()
+            self._unfinished = True
+            yield
+            self._unfinished = False
+
+    def _reset_counters(self) -> None:
+        if address := self._arenas.get(COUNTERS_ARENA, 0):
+            self._driver.fill(address, 0, self._arena_bytes[COUNTERS_ARENA])
+
     def _start(self, bucket: _ReadyBucket, inputs: Mapping[str, Array]) -> None:
         """Copy the inputs and launch; returns at once."""
         if self._debug:
             for name, address in self._arenas.items():
-                if address:
+                if address and name != COUNTERS_ARENA:
                     self._driver.fill(address, _POISON, self._arena_bytes[name])
         for name, slot in bucket.inputs.items():
             slot.array[...] = inputs[name]

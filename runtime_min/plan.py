@@ -150,6 +150,9 @@ class Launch:
 class Bucket:
     """Everything for one batch size. `arenas`: name -> bytes; launches run in order on one stream.
 
+    Buckets share the memory of arenas of one name. The arena `counters` is zero at load and
+    otherwise left to the launches; the others hold nothing from one run to the next.
+
     `values` are the buffers that can be read back: graph outputs, and what the report stage reads.
     """
 

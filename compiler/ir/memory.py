@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 ALIGNMENT_BYTES = 256
 """Every allocation starts at a multiple of this (the alignment that cuMemAlloc gives)."""
+
+
+COUNTERS_ARENA = "counters"
+"""The arena of what launches count; the other arenas are named by rates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,14 +24,16 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """Arenas (rate -> bytes), and an allocation for every value that owns memory.
+    """Arenas (name -> bytes), and an allocation for every value that owns memory.
 
     Values that are views own none. `scratch` holds the workspace of nodes, by the name of the
     node's first result. `copies` are the results of view ops that strides cannot express; they own
-    memory and are written by a copy.
+    memory and are written by a copy. `counters` holds what the launches of a node count from one
+    run to the next, by the same name: alone in an arena of its own, zero at load, never reused.
     """
 
     arenas: Mapping[str, int]
     values: Mapping[str, Allocation]
     scratch: Mapping[str, Allocation]
     copies: frozenset[str] = frozenset()
+    counters: Mapping[str, Allocation] = field(default_factory=dict)

@@ -10,8 +10,9 @@ from policyc.backends.assemble import assemble_bucket, assemble_plan, kernel_fil
 from policyc.backends.errors import LoweringError
 from policyc.backends.lower import distinct_sources
 from policyc.backends.source import source_of
+from policyc.compiler.ir.memory import Allocation
 from policyc.compiler.ir.types import DType
-from policyc.kernels.spec import Descriptor, KernelCall, View
+from policyc.kernels.spec import Descriptor, KernelCall, View, counters_view
 from policyc.runtime_min.plan import (
     Bucket,
     BufferArgument,
@@ -77,6 +78,21 @@ def test_arguments_of_a_norm_on_a_view() -> None:
         NullArgument(),
         NullArgument(),
     )
+
+
+def test_counters_have_an_arena_of_their_own() -> None:
+    result = lowered(toy_graph())
+    view = counters_view(result.calls[0].work.node, 8)
+    counted = {"qkv": Allocation(arena="counters", offset=512, size=8)}
+    memory = replace(
+        result.memory, counters=counted, arenas={**result.memory.arenas, "counters": 768}
+    )
+    result = with_call(
+        replace(result, memory=memory),
+        arguments=(*result.calls[0].call.arguments, ("counter_pointer", view)),
+    )
+    launch = bucket_of(result).launches[0]
+    assert BufferArgument(arena="counters", offset=512) in launch.args
 
 
 def with_call(result: Lowered, **changes: object) -> Lowered:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policyc.backends.errors import LoweringError
-from policyc.backends.offers import collect_offers, scratch_sizes
+from policyc.backends.offers import collect_offers, counter_sizes, scratch_sizes
 from policyc.backends.views import resolve_views
 from policyc.compiler.ir.graph import Node
 from policyc.compiler.ir.selection import Candidate, Parameters
@@ -35,6 +35,11 @@ class CountingFamily(LinearFamily):
     ) -> int:
         return 8 * node.output.type.shape[-1]
 
+    def counter_bytes(
+        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
+    ) -> int:
+        return 4 if node.output.name == "%4" else 0
+
 
 def test_equal_problems_are_asked_once() -> None:
     counting, device = CountingFamily(), load_profile("h200")
@@ -51,6 +56,7 @@ def test_equal_problems_are_asked_once() -> None:
     selection = select_kernels(whole, offers, {})
     sizes = scratch_sizes(work, selection, families)
     assert sizes == {"qkv": 768, "%1": 768, "%4": 256, "actions": 256}
+    assert counter_sizes(work, selection, families) == {"%4": 4}
 
 
 def test_op_without_a_family_names_the_node() -> None:

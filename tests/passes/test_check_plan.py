@@ -97,6 +97,19 @@ def test_workspace_on_top_of_an_operand(plan: MemoryPlan) -> None:
     refuses(replace(plan, scratch=scratch), "%0 is not intact: byte .* by workspace of %1")
 
 
+def test_counters_on_one_another_elsewhere_and_of_nobody(plan: MemoryPlan) -> None:
+    def counting(*names: str, arena: str = "counters") -> MemoryPlan:
+        counters = {name: Allocation(arena=arena, offset=0, size=4) for name in names}
+        return replace(plan, counters=counters, arenas={**plan.arenas, "counters": 256})
+
+    check_plan(toy_graph(), counting("%1"))
+    refuses(
+        counting("%1", "%4"), "counters of %1 is not intact: byte 0 was overwritten by counters"
+    )
+    refuses(counting("%1", arena="step"), "counters of %1: in arena step, expected counters")
+    refuses(counting("nobody"), "counters of nobody: no such node")
+
+
 def test_misaligned(plan: MemoryPlan) -> None:
     refuses(moved(plan, "%0", offset=plan.values["%0"].offset + 16), "not a multiple of 256")
 

@@ -43,6 +43,17 @@ def test_toy_graph() -> None:
     assert all(place.offset + place.size <= plan.arenas[place.arena] for place in places)
 
 
+def test_counters_lie_apart_from_everything_else() -> None:
+    plan = plan_memory(toy_graph(), counters={"%1": 4, "%4": 600})
+    check_plan(toy_graph(), plan)
+    assert plan.arenas["counters"] == 256 + 768
+    assert [(c.arena, c.offset, c.size) for c in plan.counters.values()] == [
+        ("counters", 0, 4),
+        ("counters", 256, 600),
+    ]
+    assert "counters" not in plan_memory(toy_graph()).arenas
+
+
 def test_a_long_chain_alternates_between_two_buffers_beside_its_input() -> None:
     plan = plan_memory(chain(40))
     check_plan(chain(40), plan)

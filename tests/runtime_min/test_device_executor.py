@@ -144,6 +144,39 @@ def test_debug_poisons_before_every_run(bundle_folder: Path) -> None:
     executor.close()
 
 
+def counting_folder(folder: Path) -> Path:
+    """The bundle with an arena of counters."""
+    text = json.loads((folder / f"plan/{FACTS.compute_capability}.json").read_text())
+    for bucket in text["buckets"].values():
+        bucket["arenas"]["counters"] = 256
+    replace_file(folder, f"plan/{FACTS.compute_capability}.json", json.dumps(text).encode())
+    return folder
+
+
+def test_counters_start_at_zero_and_are_left_alone(bundle_folder: Path) -> None:
+    """Not even debug touches them; only a failed run makes the next one begin at zero again."""
+    driver = null_driver()
+    bundle = Bundle.open(counting_folder(bundle_folder))
+    executor = DeviceExecutor.load(bundle, driver, SIGNATURE, debug=True)
+    address = executor._arenas["counters"]
+    counters = driver.memory(address, 256)
+    assert not counters.any()
+    counters[:4] = 7
+    run(executor, 1, ("actions",))
+    assert counters[:4].tolist() == [7] * 4
+
+    def fail(*_: object) -> None:
+        raise DeviceError("copy failed")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "copy_to_host", fail)
+        with pytest.raises(DeviceError):
+            run(executor, 1, ("actions",))
+    run(executor, 1, ("actions",))
+    assert not counters.any()
+    executor.close()
+
+
 def test_warm_inputs_are_harmless(bundle_folder: Path) -> None:
     seen: list[object] = []
 
