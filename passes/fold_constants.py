@@ -76,7 +76,7 @@ class _Folding:
             return ()
         per_step = [name for name in node.inputs if name in self.tables]
         constant = all(name in self.tables or self._is_constant(name) for name in node.inputs)
-        if not per_step or not constant or not self._keeps_rows(node):
+        if not per_step or not constant or not self._keeps_rows(node, per_step):
             return None
         inputs = tuple(self.tables.get(name, name) for name in node.inputs)
         kinds = infer(node, tuple(self.types[name] for name in inputs))
@@ -94,9 +94,13 @@ class _Folding:
     def _is_constant(self, name: str) -> bool:
         return is_weight(name) or name in self.at_load
 
-    def _keeps_rows(self, node: Node) -> bool:
+    def _keeps_rows(self, node: Node, per_step: list[str]) -> bool:
         """Does row i of the result depend on row i of the step's operands alone?"""
         if any(value.type.shape[:1] != (1,) for value in node.outputs):
+            return False
+        # Broadcasting aligns last axes: only at equal ranks does the axis of steps stay the first.
+        rank = node.outputs[0].type.rank
+        if any(self.types[name].rank != rank for name in per_step):
             return False
         axis = getattr(node.attrs, "axis", None)
         return row_of(node.op).rowwise or (node.op in ("slice", "concat") and axis not in (None, 0))

@@ -27,13 +27,18 @@ def fold_norm_weights(graph: Graph) -> Graph:
         foldable = norm is not None and rewrite.is_load(scale) and _is_vector(rewrite, scale, node)
         if not foldable or rewrite.is_read_outside(node.output.name):
             continue
-        if not readers or any(r.op != "linear" or r.inputs[0] != node.output.name for r in readers):
+        if not readers or not all(_takes_factor(rewrite, r, node.output.name) for r in readers):
             continue
         for reader in readers:
             _, weight, *bias = reader.inputs
             scaled = rewrite.load("mul", (weight, scale), NoAttributes(), reader.origin)
             rewrite.replace(reader, replace(reader, inputs=(norm_name, scaled, *bias)))
     return rewrite.finish()
+
+
+def _takes_factor(rewrite: Rewrite, reader: Node, name: str) -> bool:
+    """Is the reader a linear of the value, with a weight that is known once the checkpoint is?"""
+    return reader.op == "linear" and reader.inputs[0] == name and rewrite.is_load(reader.inputs[1])
 
 
 def _is_vector(rewrite: Rewrite, name: str, node: Node) -> bool:

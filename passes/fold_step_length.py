@@ -31,7 +31,8 @@ def fold_step_length(graph: Graph) -> Graph:
         attributes = node.attrs
         assert isinstance(attributes, ScalarAttributes)
         assert isinstance(linear.attrs, LinearAttributes)
-        if linear.attrs.activation != "none":
+        known = all(rewrite.is_load(name) for name in linear.inputs[1:])
+        if linear.attrs.activation != "none" or not known:
             continue
         if rewrite.readers(linear.output.name) != [node]:
             continue
@@ -72,9 +73,9 @@ def _divided_out(
         stages.append(replace(stage, loop=loop, nodes=kept))
     if not extra:
         return result
-    report = stages[-1]
-    assert report.rate is Rate.REPORT, "a collected value that no report stage reads is dead"
-    stages[-1] = replace(report, nodes=(*extra, *report.nodes))
+    if stages[-1].rate is not Rate.REPORT:
+        stages.append(Stage(name="report", rate=Rate.REPORT, nodes=()))
+    stages[-1] = replace(stages[-1], nodes=(*extra, *stages[-1].nodes))
     return result.with_stages(tuple(stages))
 
 

@@ -25,6 +25,8 @@ def fuse_embedding_scale(graph: Graph) -> Graph:
             continue
         assert isinstance(rows.attrs, EmbeddingAttributes)
         assert isinstance(node.attrs, ScalarAttributes)
-        attributes = replace(rows.attrs, scale=rows.attrs.scale * float(node.attrs.value))
+        if rows.attrs.scale != 1.0:  # the product of two factors would be rounded once, not twice
+            continue
+        attributes = replace(rows.attrs, scale=float(node.attrs.value))
         rewrite.replace(node, replace(rows, attrs=attributes, outputs=node.outputs))
     return rewrite.finish()

@@ -27,7 +27,8 @@ def merge_projections(graph: Graph) -> Graph:
     groups: dict[tuple[str, str, object], list[Node]] = {}
     for stage, node in rewrite.nodes("linear"):
         assert isinstance(node.attrs, LinearAttributes)
-        if node.attrs.activation == "none" and rewrite.is_load(node.inputs[1]):
+        known = all(rewrite.is_load(name) for name in node.inputs[1:])
+        if node.attrs.activation == "none" and known:
             groups.setdefault(_key(stage, node), []).append(node)
     for nodes in groups.values():
         if len(nodes) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from policyc.compiler.ir.attributes import PadAttributes, PatchifyAttributes
-from policyc.compiler.ir.graph import Graph
+from policyc.compiler.ir.graph import Graph, Node
 from policyc.passes.rewrite import Rewrite
 
 COLUMN_MULTIPLE = 16
@@ -27,7 +27,7 @@ def pad_patches(graph: Graph) -> Graph:
         assert isinstance(node.attrs, PatchifyAttributes)
         missing = -node.attrs.columns % COLUMN_MULTIPLE
         readers = rewrite.readers(node.output.name)
-        linears = all(r.op == "linear" and r.inputs[0] == node.output.name for r in readers)
+        linears = all(_can_be_padded(rewrite, r, node.output.name) for r in readers)
         if missing == 0 or not linears or rewrite.is_read_outside(node.output.name):
             continue
         attributes = replace(node.attrs, columns=node.attrs.columns + missing)
@@ -38,3 +38,8 @@ def pad_patches(graph: Graph) -> Graph:
             padded = rewrite.load("pad", (weight,), PadAttributes(count=missing), reader.origin)
             rewrite.replace(reader, replace(reader, inputs=(x, padded, *bias)))
     return rewrite.finish()
+
+
+def _can_be_padded(rewrite: Rewrite, reader: Node, name: str) -> bool:
+    """Is the reader a linear of the value, with a weight that is known once the checkpoint is?"""
+    return reader.op == "linear" and reader.inputs[0] == name and rewrite.is_load(reader.inputs[1])
