@@ -9,13 +9,6 @@ Shapes and strides are constexprs: a plan holds one machine code a shape, withou
 or masks that the shape does not need. x is [M, K], w [N, K], both with unit inner stride; the
 result is contiguous. With GATED rows 2i and 2i+1 of w are gate and up of result column i, so one
 register tile holds both.
-
-With `length`, an int32 a group, the M rows fall into GROUPS groups of equal size, and only the
-first `length[group]` rows of each are needed. Row tiles without a needed row are neither read nor
-written; the others share the programs as if there were no more.
-
-Dependent launch (PDL): a program first lets its successor start, then touches only weights, then
-waits for its predecessor, whose results (x) it reads and whose buffers it may overwrite.
 """
 
 from __future__ import annotations
@@ -23,150 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _activate(x, ACTIVATION: tl.constexpr):
-    if ACTIVATION == "gelu_tanh":
-        # 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3): nothing
-        # cancels for negative x. The constants are -2 sqrt(2/pi) log2(e), and that times 0.044715.
-        return x / (1.0 + tl.exp2(x * (-2.302208198144325 - 0.1029432395800235 * x * x)))
-    elif ACTIVATION == "silu":
-        return x / (1.0 + tl.exp2(-1.4426950408889634 * x))
-    else:
-        return x
-
-
-@triton.jit
-def _needed_rows(length, index, M: tl.constexpr, GROUPS: tl.constexpr, BLOCK_M: tl.constexpr):
-    """Row tiles with a needed row: how many there are, and the index-th of them."""
-    rows: tl.constexpr = M // GROUPS
-    count = 0
-    found = 0
-    after = 0  # the first tile that no earlier group needed
-    for group in tl.static_range(GROUPS):
-        needed = tl.minimum(tl.load(length + group), rows)
-        first = tl.maximum(after, group * rows // BLOCK_M)
-        stop = tl.where(needed > 0, tl.cdiv(group * rows + needed, BLOCK_M), first)
-        own = tl.maximum(stop - first, 0)
-        is_here = (index >= count) & (index < count + own)
-        found = tl.where(is_here, first + index - count, found)
-        count += own
-        after = tl.maximum(after, first + own)
-    return count, found
-
-
-@triton.jit
-def _place(
-    tile,
-    row_tiles,
-    length,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    GROUPS: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    GROUP_M: tl.constexpr,
-):
-    """First row and column of the tile-th needed tile.
-
-    GROUP_M of the `row_tiles` needed tiles of rows in turn share a tile of weights.
-    """
-    group_tiles: tl.constexpr = GROUP_M * tl.cdiv(N, BLOCK_N)
-    first = (tile // group_tiles) * GROUP_M
-    height = tl.maximum(tl.minimum(row_tiles - first, GROUP_M), 1)
-    within = tile % group_tiles
-    row_tile = first + within % height
-    if GROUPS > 1:
-        _, row_tile = _needed_rows(length, row_tile, M, GROUPS, BLOCK_M)
-    return row_tile * BLOCK_M, (within // height) * BLOCK_N
-
-
-@triton.jit
-def _prefetch(
-    w,
-    first_row,
-    first_k,
-    N: tl.constexpr,
-    K: tl.constexpr,
-    STRIDE_W: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    """Ask for ROWS x COLUMNS (a power of two) bf16 weights to come to L2, 128 bytes a request."""
-    rows = tl.minimum(first_row + tl.arange(0, ROWS), N - 1)
-    columns = tl.minimum(first_k + 64 * tl.arange(0, COLUMNS // 64), K - 1)
-    lines = w + rows[:, None] * STRIDE_W + columns[None, :]
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
-        "=r,l",
-        [lines],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@triton.jit
-def _begin(
-    w,
-    first_row,
-    first_k,
-    N: tl.constexpr,
-    K: tl.constexpr,
-    STRIDE_W: tl.constexpr,
-    ROWS: tl.constexpr,
-    PREFETCH: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """What a program does before it may read x: start the successor, warm L2 with weights, wait."""
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-    if PREFETCH > 0:
-        _prefetch(w, first_row, first_k, N, K, STRIDE_W, ROWS, PREFETCH)
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-
-
-@triton.jit
-def _finish(
-    acc,
-    out,
-    bias,
-    row,
-    column,
-    split,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    GATED: tl.constexpr,
-    STORE_MAP: tl.constexpr,
-):
-    """Epilogue of a tile [BLOCK_M, BLOCK_N]: bias, activation, gate, rounding, store."""
-    if bias is not None:
-        bias_columns = column + tl.arange(0, BLOCK_N)
-        acc += tl.load(bias + bias_columns, mask=bias_columns < N, other=0.0)[None, :]
-    if GATED:
-        gate, up = tl.split(tl.reshape(acc, (BLOCK_M, BLOCK_N // 2, 2)))
-        value = _activate(gate, ACTIVATION) * up
-        width: tl.constexpr = BLOCK_N // 2
-        result_columns: tl.constexpr = N // 2
-        first = column // 2
-    else:
-        value = _activate(acc, ACTIVATION)
-        width: tl.constexpr = BLOCK_N
-        result_columns: tl.constexpr = N
-        first = column
-    if STORE_MAP:
-        out.store([row, first], value.to(out.dtype))
-    else:
-        rows = row + tl.arange(0, BLOCK_M)
-        columns = first + tl.arange(0, width)
-        places = rows[:, None] * result_columns + columns[None, :]
-        inside = (rows < M)[:, None] & (columns < result_columns)[None, :]
-        first_place = out + split * (M * result_columns)
-        tl.store(first_place + places, value.to(out.dtype.element_ty), mask=inside)
+from policyc.kernels.linear_parts import begin, finish, needed_rows, place
 
 
 @triton.jit
@@ -203,7 +53,7 @@ def _mapped_tile(
             x = x_map.load([row, k])
             acc = tl.dot(x, w_map.load([column, k]).T, acc)
             side = tl.dot(x, side_map.load([column + BLOCK_N, k]).T, side)
-        _finish(
+        finish(
             side, out, bias, row, column + BLOCK_N, split,
             M, N, BLOCK_M, SIDE_N, ACTIVATION, GATED, STORE_MAP,
         )  # fmt: skip
@@ -211,7 +61,7 @@ def _mapped_tile(
         for step in range(tl.cdiv(SPLIT_K, BLOCK_K)):
             k = split * SPLIT_K + step * BLOCK_K
             acc = tl.dot(x_map.load([row, k]), w_map.load([column, k]).T, acc)
-    _finish(
+    finish(
         acc, out, bias, row, column, split,
         M, N, BLOCK_M, BLOCK_N, ACTIVATION, GATED, STORE_MAP,
     )  # fmt: skip
@@ -241,6 +91,7 @@ def mapped_linear(
     GATED: tl.constexpr,
     STORE_MAP: tl.constexpr,
     PREFETCH: tl.constexpr,
+    CHUNK: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One tile a program; grid (tiles, K ranges of SPLIT_K columns, 1).
@@ -254,22 +105,23 @@ def mapped_linear(
         bias: pointer to float32 [N], or None.
         length: pointer to int32 [GROUPS], or None where GROUPS is 0.
         PREFETCH: columns of K to ask for before the wait; 0 or a power of two >= 64.
+        CHUNK: columns a request, see `_prefetch`.
     """
     tile = tl.program_id(0)
     split = tl.program_id(1)
     row_tiles = tl.cdiv(M, BLOCK_M)
     # Before the wait no length is known: together, all programs then ask for all weights.
-    row, column = _place(tile, row_tiles, None, M, N, 0, BLOCK_M, BLOCK_N + SIDE_N, GROUP_M)
-    _begin(w, column, split * SPLIT_K, N, K, STRIDE_W, BLOCK_N, PREFETCH, PDL)
+    row, column = place(tile, row_tiles, None, M, N, 0, BLOCK_M, BLOCK_N + SIDE_N, GROUP_M)
+    begin(w, column, split * SPLIT_K, N, K, STRIDE_W, BLOCK_N, PREFETCH, CHUNK, PDL)
     if GROUPS == 0:
         _mapped_tile(
             x_map, w_map, side_map, out, bias, row, column, split,
             M, N, SPLIT_K, BLOCK_M, BLOCK_N, SIDE_N, BLOCK_K, ACTIVATION, GATED, STORE_MAP,
         )  # fmt: skip
     else:
-        row_tiles, _ = _needed_rows(length, 0, M, GROUPS, BLOCK_M)
+        row_tiles, _ = needed_rows(length, 0, M, GROUPS, BLOCK_M)
         if tile < row_tiles * tl.cdiv(N, BLOCK_N + SIDE_N):
-            row, column = _place(
+            row, column = place(
                 tile, row_tiles, length, M, N, GROUPS, BLOCK_M, BLOCK_N + SIDE_N, GROUP_M
             )
             _mapped_tile(
@@ -305,13 +157,13 @@ def persistent_linear(
 
     Arguments as in `mapped_linear`; grid (PROGRAMS, 1, 1).
     """
-    _begin(None, 0, 0, N, K, K, BLOCK_N, 0, PDL)
+    begin(None, 0, 0, N, K, K, BLOCK_N, 0, 0, PDL)
     row_tiles = tl.cdiv(M, BLOCK_M)
     if GROUPS > 0:
-        row_tiles, _ = _needed_rows(length, 0, M, GROUPS, BLOCK_M)
+        row_tiles, _ = needed_rows(length, 0, M, GROUPS, BLOCK_M)
     tiles = row_tiles * tl.cdiv(N, BLOCK_N + SIDE_N)
     for tile in tl.range(tl.program_id(0), tiles, PROGRAMS, flatten=True):
-        row, column = _place(
+        row, column = place(
             tile, row_tiles, length, M, N, GROUPS, BLOCK_M, BLOCK_N + SIDE_N, GROUP_M
         )
         _mapped_tile(
@@ -362,7 +214,7 @@ def _strided_tile(
             x_tile = tl.load(x_rows + ks[None, :], mask=row_inside & k_inside, other=0.0)
             w_tile = tl.load(w_rows + ks[None, :], mask=column_inside & k_inside, other=0.0)
         acc = tl.dot(x_tile, w_tile.T, acc, input_precision="ieee")
-    _finish(
+    finish(
         acc, out, bias, row, column, split,
         M, N, BLOCK_M, BLOCK_N, ACTIVATION, GATED, False,
     )  # fmt: skip
@@ -391,6 +243,7 @@ def strided_linear(
     ACTIVATION: tl.constexpr,
     GATED: tl.constexpr,
     PREFETCH: tl.constexpr,
+    CHUNK: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One tile a program through pointers; grid (tiles, K ranges of SPLIT_K columns, 1).
@@ -402,8 +255,8 @@ def strided_linear(
     tile = tl.program_id(0)
     split = tl.program_id(1)
     row_tiles = tl.cdiv(M, BLOCK_M)
-    row, column = _place(tile, row_tiles, None, M, N, 0, BLOCK_M, BLOCK_N, GROUP_M)
-    _begin(w, column, split * SPLIT_K, N, K, STRIDE_W, BLOCK_N, PREFETCH, PDL)
+    row, column = place(tile, row_tiles, None, M, N, 0, BLOCK_M, BLOCK_N, GROUP_M)
+    begin(w, column, split * SPLIT_K, N, K, STRIDE_W, BLOCK_N, PREFETCH, CHUNK, PDL)
     if GROUPS == 0:
         _strided_tile(
             x, w, out, bias, row, column, split,
@@ -411,9 +264,9 @@ def strided_linear(
             BLOCK_M, BLOCK_N, BLOCK_K, ACTIVATION, GATED,
         )  # fmt: skip
     else:
-        row_tiles, _ = _needed_rows(length, 0, M, GROUPS, BLOCK_M)
+        row_tiles, _ = needed_rows(length, 0, M, GROUPS, BLOCK_M)
         if tile < row_tiles * tl.cdiv(N, BLOCK_N):
-            row, column = _place(tile, row_tiles, length, M, N, GROUPS, BLOCK_M, BLOCK_N, GROUP_M)
+            row, column = place(tile, row_tiles, length, M, N, GROUPS, BLOCK_M, BLOCK_N, GROUP_M)
             _strided_tile(
                 x, w, out, bias, row, column, split,
                 M, N, K, INNER_M, STRIDE_OUTER, STRIDE_X, STRIDE_W, SPLIT_K,

@@ -1,4 +1,7 @@
-"""The linear family: linear, split_linear, gated_linear. The kernels are in `linear.py`."""
+"""The linear family: linear, split_linear, gated_linear.
+
+The kernels are in `linear.py` and `linear_few_rows.py`.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,20 @@ from policyc.kernels.layout import (
     Constant,
     LayoutError,
     Rows,
+    are_weights,
     blocks,
     kernel_call,
     leading_rows,
     power_of_two,
 )
+from policyc.kernels.linear_cost import expected_us
 from policyc.kernels.linear_tiles import (
+    BULK_PREFETCH_BYTES,
     MAP_ALIGNMENT_BYTES,
     PREFETCH_REQUESTS,
     Shape,
     Tile,
-    candidate_of,
+    rejection,
     tile_of,
     tiles_for,
 )
@@ -66,7 +72,14 @@ class LinearFamily:
         self, node: Node, operands: tuple[TensorType, ...], device: Device
     ) -> tuple[Candidate, ...]:
         shape = _shape(node, operands)
-        return tuple(candidate_of(shape, tile, device) for tile in tiles_for(shape))
+        return tuple(
+            Candidate(
+                parameters=tile.parameters,
+                cost=round(expected_us(shape, tile, device), 3),
+                rejected=rejection(shape, tile, device),
+            )
+            for tile in tiles_for(shape)
+        )
 
     def scratch_bytes(
         self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
@@ -105,6 +118,10 @@ class LinearFamily:
                 f"{node.op}: result {launch.out.base} has shape {launch.out.shape} with strides "
                 f"{launch.out.strides}, expected a contiguous one. Give it a buffer of its own."
             )
+        if launch.tile.summed:
+            return (_summed_call(launch, device),)
+        if launch.tile.resident:
+            return (_resident_call(launch, device),)
         return (
             _mapped_call(launch, device) if launch.tile.maps else _strided_call(launch, device),
         )
@@ -138,8 +155,20 @@ class _Launch:
     def prefetch_columns(self) -> int:
         if not self.tile.prefetch:
             return 0
-        most = PREFETCH_REQUESTS // self.tile.block_n * _LINE_COLUMNS
-        return min(max(power_of_two(self.shape.split_k), _LINE_COLUMNS), most)
+        columns = max(power_of_two(self.shape.split_k), _LINE_COLUMNS)
+        if self.tile.prefetch > 1:
+            return min(columns, BULK_PREFETCH_BYTES // (2 * self.tile.block_n))
+        return min(columns, PREFETCH_REQUESTS // self.tile.block_n * _LINE_COLUMNS)
+
+    @property
+    def prefetch_chunk(self) -> int:
+        """Columns a request: a line, or in bulk one request a thread."""
+        if self.tile.prefetch < 2:
+            return _LINE_COLUMNS
+        share = self.tile.block_n * self.prefetch_columns // (32 * self.tile.num_warps)
+        columns = self.prefetch_columns
+        whole = columns if columns <= self.shape.k else columns // 2  # a request ends within w
+        return min(max(share, 2 * _LINE_COLUMNS), whole)
 
 
 def row_class(rows: int) -> int:
@@ -221,72 +250,146 @@ def _matrix_map(view: View, rows: int, stride: int, block: tuple[int, int]) -> D
     return Descriptor(view=plain, block=block)
 
 
-def _mapped_call(launch: _Launch, device: Device) -> KernelCall:
-    shape, tile, rows = launch.shape, launch.tile, launch.rows
+def _weight_map(launch: _Launch, width: int) -> Descriptor:
+    return _matrix_map(launch.w, launch.shape.n, launch.stride_w, (width, launch.tile.block_k))
+
+
+def _row_map(launch: _Launch) -> Descriptor:
+    rows, tile = launch.rows, launch.tile
     if rows.outer_stride:
         raise LayoutError(
             f"x of {launch.x.base}: rows of shape {launch.x.shape} with strides {launch.x.strides} "
             f"need two strides, a tensor map has one. Copy it first, or choose maps=0."
         )
+    return _matrix_map(launch.x, launch.shape.m, rows.inner_stride, (tile.block_m, tile.block_k))
 
-    def weights(width: int) -> Descriptor:
-        return _matrix_map(launch.w, shape.n, launch.stride_w, (width, tile.block_k))
 
-    out: Argument = launch.out
-    if tile.store_map:
-        width = tile.block_n // 2 if shape.gated else tile.block_n
-        columns = shape.result_columns
-        flat = replace(launch.out, shape=(shape.m, columns), strides=(columns, 1))
-        out = _matrix_map(flat, shape.m, columns, (tile.block_m, width))
+def _result_map(launch: _Launch) -> Descriptor:
+    """The result as [splits, M, columns] for partial sums, else as [M, columns]."""
+    shape, tile = launch.shape, launch.tile
+    width = tile.block_n // 2 if shape.gated else tile.block_n
+    columns = shape.result_columns
+    flat = replace(launch.out, shape=(shape.m, columns), strides=(columns, 1))
+    return _matrix_map(flat, shape.m, columns, (tile.block_m, width))
+
+
+def _mapped_call(launch: _Launch, device: Device) -> KernelCall:
+    shape, tile = launch.shape, launch.tile
     arguments: dict[str, Argument] = {
-        "x_map": _matrix_map(launch.x, shape.m, rows.inner_stride, (tile.block_m, tile.block_k)),
-        "w_map": weights(tile.block_n),
-        "side_map": weights(tile.side_n) if tile.side_n else None,
-        "out": out,
+        "x_map": _row_map(launch),
+        "w_map": _weight_map(launch, tile.block_n),
+        "side_map": _weight_map(launch, tile.side_n) if tile.side_n else None,
+        "out": _result_map(launch) if tile.store_map else launch.out,
     }
     tiles = blocks(shape.m, tile.block_m) * blocks(shape.n, tile.width)
-    sizes = launch.sizes
     blocking = _blocking(tile, side=True)
-    ending: dict[str, Constant] = {
-        "ACTIVATION": launch.activation,
-        "GATED": shape.gated,
-        "STORE_MAP": bool(tile.store_map),
-    }
+    ending = {**_ending(launch), "STORE_MAP": bool(tile.store_map)}
     if tile.persistent:
         programs = min(tile.persistent * device.sm_count, tiles)
         arguments |= {"bias": launch.bias, "length": launch.length}
-        constants = {**sizes, "PROGRAMS": programs, **blocking, **ending}
-        return _call("persistent_linear", arguments, constants, (programs, 1, 1), tile, device)
+        constants = {**launch.sizes, "PROGRAMS": programs, **blocking, **ending}
+        return _call(
+            "linear:persistent_linear", arguments, constants, (programs, 1, 1), tile, device
+        )
     arguments["w"] = launch.w if tile.prefetch else None
     arguments |= {"bias": launch.bias, "length": launch.length}
     strides: dict[str, Constant] = {"STRIDE_W": launch.stride_w, "SPLIT_K": shape.split_k}
-    constants = {**sizes, **strides, **blocking, **ending, "PREFETCH": launch.prefetch_columns}
-    return _call("mapped_linear", arguments, constants, (tiles, shape.splits, 1), tile, device)
+    constants = {**launch.sizes, **strides, **blocking, **ending, **_prefetching(launch)}
+    return _call(
+        "linear:mapped_linear", arguments, constants, (tiles, shape.splits, 1), tile, device
+    )
 
 
-def _strided_call(launch: _Launch, device: Device) -> KernelCall:
-    shape, tile, rows = launch.shape, launch.tile, launch.rows
+def _resident_call(launch: _Launch, device: Device) -> KernelCall:
+    shape, tile = launch.shape, launch.tile
+    _require_weight(launch)
     arguments: dict[str, Argument] = {
+        "x_map": _row_map(launch),
+        "w_map": _weight_map(launch, tile.block_n),
+        "out": launch.out,
+        "bias": launch.bias,
+        "length": launch.length,
+    }
+    constants = {
+        **launch.sizes,
+        "STEPS": shape.split_k // tile.block_k,
+        **_blocking(tile, side=False),
+        **_ending(launch),
+    }
+    tiles = blocks(shape.m, tile.block_m) * blocks(shape.n, tile.block_n)
+    return _call(
+        "linear_few_rows:resident_linear",
+        arguments,
+        constants,
+        (tiles, shape.splits, 1),
+        tile,
+        device,
+    )
+
+
+def _pointers(launch: _Launch) -> dict[str, Argument]:
+    return {
         "x": launch.x,
         "w": launch.w,
         "out": launch.out,
         "bias": launch.bias,
         "length": launch.length,
     }
+
+
+def _strides(launch: _Launch) -> dict[str, Constant]:
+    return {
+        "INNER_M": launch.rows.inner,
+        "STRIDE_OUTER": launch.rows.outer_stride,
+        "STRIDE_X": launch.rows.inner_stride,
+        "STRIDE_W": launch.stride_w,
+    }
+
+
+def _summed_call(launch: _Launch, device: Device) -> KernelCall:
+    shape, tile = launch.shape, launch.tile
     constants: dict[str, Constant] = {
         **launch.sizes,
-        "INNER_M": rows.inner,
-        "STRIDE_OUTER": rows.outer_stride,
-        "STRIDE_X": rows.inner_stride,
-        "STRIDE_W": launch.stride_w,
+        **_strides(launch),
+        "BLOCK_M": tile.block_m,
+        "BLOCK_N": tile.block_n,
+        "BLOCK_K": tile.block_k,
+        "ACTIVATION": launch.activation,
+        "WEIGHTS_FIRST": are_weights((launch.w,)),
+    }
+    grid = (blocks(shape.m, tile.block_m), blocks(shape.n, tile.block_n), 1)
+    return _call("linear_few_rows:summed_linear", _pointers(launch), constants, grid, tile, device)
+
+
+def _strided_call(launch: _Launch, device: Device) -> KernelCall:
+    shape, tile = launch.shape, launch.tile
+    constants: dict[str, Constant] = {
+        **launch.sizes,
+        **_strides(launch),
         "SPLIT_K": shape.split_k,
         **_blocking(tile, side=False),
-        "ACTIVATION": launch.activation,
-        "GATED": shape.gated,
-        "PREFETCH": launch.prefetch_columns,
+        **_ending(launch),
+        **_prefetching(launch),
     }
     tiles = blocks(shape.m, tile.block_m) * blocks(shape.n, tile.block_n)
-    return _call("strided_linear", arguments, constants, (tiles, shape.splits, 1), tile, device)
+    grid = (tiles, shape.splits, 1)
+    return _call("linear:strided_linear", _pointers(launch), constants, grid, tile, device)
+
+
+def _ending(launch: _Launch) -> dict[str, Constant]:
+    return {"ACTIVATION": launch.activation, "GATED": launch.shape.gated}
+
+
+def _prefetching(launch: _Launch) -> dict[str, Constant]:
+    return {"PREFETCH": launch.prefetch_columns, "CHUNK": launch.prefetch_chunk}
+
+
+def _require_weight(launch: _Launch) -> None:
+    if not are_weights((launch.w,)):
+        raise LayoutError(
+            f"w of {launch.w.base} is computed by the plan, but parameters with resident=1 read it "
+            "before they wait for its launch. Choose parameters with resident=0."
+        )
 
 
 def _blocking(tile: Tile, *, side: bool) -> dict[str, Constant]:
@@ -305,4 +408,4 @@ def _call(
     device: Device,
 ) -> KernelCall:
     launch = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
-    return kernel_call(f"linear:{function}", arguments, constants, grid, launch, device)
+    return kernel_call(function, arguments, constants, grid, launch, device)

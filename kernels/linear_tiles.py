@@ -1,7 +1,4 @@
-"""Tiles that the linear family offers, why a device cannot run one, and what each should cost.
-
-The cost is a model: it ranks tiles where nothing was measured, and is never shown as a measurement.
-"""
+"""Tiles that the linear family offers, and why a device cannot run one."""
 
 from __future__ import annotations
 
@@ -9,11 +6,20 @@ from dataclasses import dataclass
 
 from policyc.compiler.ir.splits import split_width
 from policyc.compiler.ir.types import DType
-from policyc.kernels.layout import blocks, parameters, power_of_two
-from policyc.kernels.spec import Candidate, Device, Parameters
+from policyc.kernels.layout import parameters, power_of_two
+from policyc.kernels.spec import Device, Parameters
 
 GROUP_ROWS = 1024
 """Rows that share a tile of weights before the next one is read."""
+
+FEWEST_ROWS = 16
+"""Up to so many rows mma.sync wastes none of a tile; wgmma multiplies 64."""
+
+MAP_COLUMNS = 64
+"""Columns of bf16 in the widest swizzle of a tensor map: 128 bytes."""
+
+WGMMA_CAPABILITY = 90
+"""The one compute capability with wgmma. Source: PTX ISA, wgmma: sm_90a."""
 
 SMALL_ROWS = 64
 """Up to so many rows one tile holds them all, and reading the weights decides the time."""
@@ -23,6 +29,12 @@ MAP_ALIGNMENT_BYTES = 16
 
 PREFETCH_REQUESTS = 1024
 """Most lines of 128 bytes that a program asks for before it waits: 8 a thread of 4 warps."""
+
+BULK_PREFETCH_BYTES = 512 << 10
+"""Most bytes that a program asks for in bulk: what many programs ask for must fit into L2."""
+
+LARGEST_RESIDENT_K = 1024
+"""Columns of the longest step of `resident_linear`: more of x would not fit beside the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +65,8 @@ class Tile:
 
     `side_n` widens the tile by a second accumulator; `maps` reads through tensor maps;
     `persistent` is the number of programs a processor keeps (0: one tile a program); `prefetch`
-    asks for weights before the wait.
+    asks for weights before the wait, in lines (1) or in bulk (2); `resident` holds a tile's weights
+    for all of its K; `summed` adds products up along K without matrix units.
     """
 
     block_m: int
@@ -66,10 +79,13 @@ class Tile:
     persistent: int = 0
     store_map: int = 0
     prefetch: int = 0
+    resident: int = 0
+    summed: int = 0
 
     def __post_init__(self) -> None:
         assert not (self.side_n and self.store_map), "one tensor map stores one width"
-        assert self.maps or not (self.side_n or self.persistent), "pointer tiles are plain"
+        plain = not (self.side_n or self.persistent or self.resident)
+        assert self.maps or plain, "pointer tiles are plain"
 
     @property
     def group_m(self) -> int:
@@ -103,55 +119,56 @@ def _tile(sizes: tuple[int, int, int, int, int], **more: int) -> Tile:
     )
 
 
-# Many rows: one or two programs a processor, wgmma of 64 rows a warp group; side accumulators give
-# tile counts just below the number of processors.
+# Many rows: one or two programs a processor, wgmma of 64 rows a warp group. Shared memory is what
+# limits: 128 x 256 reads and writes the least of it for a product. Side accumulators give tile
+# counts just below the number of processors.
 _MANY_ROWS = (
-    _tile((128, 128, 64, 8, 3)),
+    _tile((128, 256, 64, 8, 3)),
+    _tile((128, 256, 64, 8, 4)),
+    _tile((128, 256, 64, 8, 4), prefetch=2),
+    _tile((128, 256, 64, 8, 3), persistent=1, store_map=1),
+    _tile((128, 256, 64, 8, 4), persistent=1, store_map=1),
+    _tile((64, 256, 64, 4, 4)),
+    _tile((64, 256, 64, 4, 4), prefetch=2),
     _tile((128, 128, 64, 8, 4)),
     _tile((128, 128, 64, 8, 4), prefetch=1),
+    _tile((128, 128, 64, 8, 4), prefetch=2),
+    _tile((128, 128, 64, 8, 4), persistent=1, store_map=1),
+    _tile((128, 128, 64, 8, 3)),
     _tile((128, 128, 64, 4, 3)),
-    _tile((128, 128, 128, 8, 3)),
     _tile((128, 128, 64, 8, 4), side_n=32),
     _tile((128, 128, 64, 8, 5), side_n=32, prefetch=1),
     _tile((128, 128, 64, 8, 4), side_n=64),
-    _tile((128, 64, 64, 8, 4), side_n=32),
-    _tile((128, 256, 64, 8, 3)),
-    _tile((128, 256, 64, 8, 4)),
-    _tile((128, 256, 64, 8, 3), persistent=1, store_map=1),
-    _tile((128, 256, 64, 8, 4), persistent=1, store_map=1),
-    _tile((128, 128, 64, 8, 4), persistent=1, store_map=1),
-    _tile((128, 128, 64, 4, 3), persistent=2),
-    _tile((256, 128, 64, 8, 3)),
-    _tile((64, 256, 64, 4, 4)),
     _tile((64, 128, 64, 4, 4)),
     _tile((64, 128, 128, 4, 4), prefetch=1),
-    _tile((128, 64, 64, 4, 4)),
     _tile((128, 64, 128, 8, 4), prefetch=1),
-    _tile((64, 64, 128, 4, 4)),
-    _tile((64, 64, 64, 4, 6), side_n=32),
-    _tile((64, 64, 64, 4, 6)),
+    _tile((128, 64, 128, 8, 4), prefetch=2),
 )
 
-# Few rows: enough programs to fill the device, whole ranges of weights asked for before the wait.
-_FEW_ROWS = tuple(
-    _tile((rows, columns, depth, 4, stages), prefetch=prefetch)
-    for rows, columns, depth, stages in (
-        (64, 32, 128, 4),
-        (64, 32, 128, 3),
-        (64, 32, 64, 6),
-        (64, 32, 256, 3),
-        (64, 16, 128, 5),
-        (64, 64, 128, 4),
-        (64, 64, 128, 3),
-        (64, 64, 64, 6),
-        (64, 128, 64, 4),
-        (32, 32, 128, 4),
-        (32, 64, 128, 4),
-        (16, 32, 128, 5),
-        (16, 32, 256, 4),
-        (16, 64, 128, 4),
-    )
-    for prefetch in (0, 1)
+# Few rows: enough programs to fill the device, and weights asked for before the wait. A program
+# that leaves half of the shared memory free lets its successor ask for weights beside it.
+_FEW_ROWS = (
+    _tile((64, 64, 128, 4, 4)),
+    _tile((64, 64, 128, 4, 4), prefetch=1),
+    _tile((64, 64, 128, 4, 4), prefetch=2),
+    _tile((64, 64, 128, 4, 3), prefetch=2),
+    _tile((64, 64, 64, 4, 4), prefetch=2),
+    _tile((64, 64, 256, 4, 2), prefetch=2),
+    _tile((64, 32, 256, 4, 3)),
+    _tile((64, 32, 256, 4, 3), prefetch=1),
+    _tile((64, 32, 256, 4, 3), prefetch=2),
+    _tile((64, 32, 256, 4, 2), prefetch=2),
+    _tile((64, 32, 128, 4, 4), prefetch=1),
+    _tile((64, 32, 128, 4, 4), prefetch=2),
+    _tile((64, 16, 128, 4, 5)),
+    _tile((64, 16, 128, 4, 5), prefetch=2),
+)
+_FEWEST_ROWS = (
+    _tile((16, 32, 256, 4, 4)),
+    _tile((16, 32, 256, 4, 4), prefetch=1),
+    _tile((16, 32, 256, 4, 4), prefetch=2),
+    _tile((16, 64, 128, 4, 4)),
+    _tile((16, 64, 128, 4, 4), prefetch=2),
 )
 
 # Through pointers, for every device and alignment.
@@ -197,22 +214,45 @@ _FLOAT32 = tuple(
 )
 
 
+_SUMMED = tuple(
+    _tile((rows, columns, depth, warps, 1), maps=0, summed=1)
+    for rows, columns, depth, warps in (
+        (2, 8, 1024, 8),
+        (1, 8, 1024, 4),
+        (4, 8, 1024, 8),
+        (2, 4, 1024, 4),
+        (1, 16, 1024, 8),
+        (4, 8, 256, 4),
+        (4, 32, 32, 4),
+        (2, 64, 32, 4),
+    )
+)
+
+
 def tiles_for(shape: Shape) -> tuple[Tile, ...]:
     """Every tile worth a thought for the shape, whatever the device."""
     if shape.dtype is DType.F32:
-        return _FLOAT32
+        is_plain = not shape.gated and shape.splits == 1
+        return (_SUMMED if is_plain else ()) + _FLOAT32
     if shape.m > SMALL_ROWS:
         return _MANY_ROWS + _POINTERS_MANY_ROWS
-    return _FEW_ROWS + _POINTERS_FEW_ROWS
+    few: tuple[Tile, ...] = _FEW_ROWS
+    if shape.m <= FEWEST_ROWS:
+        few = _FEWEST_ROWS + tuple(tile for tile in few if tile.prefetch == 2)
+    return _resident(shape) + few + _POINTERS_FEW_ROWS
 
 
-def candidate_of(shape: Shape, tile: Tile, device: Device) -> Candidate:
-    """The tile as a candidate: its reason for rejection, and its expected cost in microseconds."""
-    return Candidate(
-        parameters=tile.parameters,
-        cost=round(expected_us(shape, tile, device), 3),
-        rejected=rejection(shape, tile, device),
-    )
+def _resident(shape: Shape) -> tuple[Tile, ...]:
+    """Tiles that hold all their weights: in one step of K, or in two that halve the room for x."""
+    depth = shape.split_k
+    if depth != power_of_two(depth) or depth > LARGEST_RESIDENT_K or shape.k % depth:
+        return ()
+    one_step = tuple(_tile((64, width, depth, 4, 1), resident=1) for width in (32, 64))
+    if shape.m <= FEWEST_ROWS and depth <= LARGEST_RESIDENT_K // 2:  # mma.sync: w in registers
+        one_step += (_tile((16, 32, depth, 4, 1), resident=1),)
+    half = depth // 2
+    halves = tuple(_tile((64, width, half, 4, 1), resident=1) for width in (16, 32, 64))
+    return one_step + (halves if half >= MAP_COLUMNS else ())
 
 
 def rejection(shape: Shape, tile: Tile, device: Device) -> str:
@@ -220,14 +260,24 @@ def rejection(shape: Shape, tile: Tile, device: Device) -> str:
     needed = shared_bytes(shape, tile)
     if needed > device.shared_bytes_per_block:
         return f"{needed} bytes of shared memory, {device.shared_bytes_per_block} a block"
-    if tile.block_m >= 2 * power_of_two(max(shape.m, 8)):
+    if tile.block_m >= 2 * power_of_two(max(shape.m, 8)) and not _is_free_height(tile):
         return f"{tile.block_m} rows a tile, the problem has {shape.m}"
     if tile.prefetch and not device.has_dependent_launch:
         return "prefetch before the wait, no dependent launch"
     return _map_rejection(shape, tile, device) if tile.maps else ""
 
 
+def _is_free_height(tile: Tile) -> bool:
+    """Do rows beyond the problem cost next to nothing? Tensor maps fill them without reading."""
+    return bool(tile.maps) and tile.block_m == SMALL_ROWS
+
+
 def _map_rejection(shape: Shape, tile: Tile, device: Device) -> str:
+    if tile.resident and device.compute_capability != WGMMA_CAPABILITY:
+        return (
+            f"weights stay in shared memory for wgmma only, compute capability "
+            f"{device.compute_capability} has none"
+        )
     if not device.has_tensor_maps:
         return f"tensor maps, compute capability {device.compute_capability} has none"
     row_bytes = shape.k * shape.dtype.size_bytes
@@ -238,7 +288,7 @@ def _map_rejection(shape: Shape, tile: Tile, device: Device) -> str:
         return f"result rows of {result_bytes} bytes, tensor maps need {MAP_ALIGNMENT_BYTES}s"
     if shape.splits > 1 and (tile.persistent or tile.store_map):
         return "partial sums are stored through pointers, one tile a program"
-    if shape.splits > 1 and shape.split_k % tile.block_k:
+    if (shape.splits > 1 or tile.resident) and shape.split_k % tile.block_k:
         return f"ranges of {shape.split_k} columns, not a multiple of {tile.block_k}"
     return ""
 
@@ -252,71 +302,3 @@ def shared_bytes(shape: Shape, tile: Tile) -> int:
     if tile.persistent:
         return operands * tile.num_stages + result + barriers
     return max(operands * tile.num_stages, result) + barriers
-
-
-_CLOCK_GHZ = 1.7
-_FLOAT32_FLOP_PER_CLOCK = 256
-_DRAM_BYTES_PER_CLOCK = 18
-"""Per processor: 4.8 TB/s over 132 processors at 1.9 GHz. Source: NVIDIA H200 data sheet."""
-
-_L2_BYTES_PER_CLOCK = 48
-"""Per processor, read; three quarters of the 64 bytes a clock of the L2 port."""
-
-_LATENCY_CLOCKS = 1000
-"""From a load's issue to its data, from DRAM or a busy L2."""
-
-_LAUNCH_US = 1.0
-
-
-def _flop_per_clock(shape: Shape, tile: Tile, device: Device) -> float:
-    """Dense multiply-adds x 2 of one processor. Source: NVIDIA data sheets, peak over clock."""
-    if shape.dtype is DType.F32:
-        return _FLOAT32_FLOP_PER_CLOCK
-    capability = device.compute_capability
-    if capability in (89, 120, 121):
-        return 512
-    if capability < 90:
-        return 1024
-    if tile.block_m < 64:
-        return 1024  # mma.sync, which wgmma replaces from 64 rows on
-    # A warp group alone waits for its own barriers; narrow tiles read shared memory more often.
-    alone = 0.85 if tile.num_warps == 4 else 1.0
-    narrow = {16: 0.4, 32: 0.6, 64: 0.8}.get(tile.block_n, 1.0)
-    pointers = 1.0 if tile.maps else 0.85
-    return 4096 * 0.85 * alone * narrow * pointers
-
-
-def expected_us(shape: Shape, tile: Tile, device: Device) -> float:
-    """Model of a launch: the busiest processor's tiles and epilogues, or the weights from DRAM."""
-    tiles = blocks(shape.m, tile.block_m) * blocks(shape.n, tile.width) * shape.splits
-    share = blocks(tiles, device.sm_count)
-    resident = max(
-        1, min(device.shared_bytes_per_block // shared_bytes(shape, tile), 8 // tile.num_warps * 2)
-    )
-    steps = blocks(shape.split_k, tile.block_k)
-    flop = 2 * tile.block_m * tile.width * tile.block_k
-    read = (tile.block_m + tile.width) * tile.block_k * shape.dtype.size_bytes
-    busy = max(flop / _flop_per_clock(shape, tile, device), read / _L2_BYTES_PER_CLOCK)
-    stalled = _LATENCY_CLOCKS / max(tile.num_stages - 1, 1)
-    together = min(share, resident)
-    clocks = steps * max(share * busy, blocks(share, together) * stalled)
-    rounds = blocks(share, together)
-    edges = rounds * _edge_clocks(shape, tile)
-    if tile.persistent:
-        # The next tile's loads run under the epilogue, at the price of bookkeeping in every step.
-        edges = edges - (rounds - 1) * _LATENCY_CLOCKS + 0.02 * clocks
-    clocks = (clocks + edges) * (1.0 if tile.maps else 1.05)
-    weights = shape.n * shape.k * shape.dtype.size_bytes
-    # Prefetched weights travel while the predecessor still runs.
-    from_dram = (
-        weights / (device.sm_count * _DRAM_BYTES_PER_CLOCK) * (0.6 if tile.prefetch else 1.0)
-    )
-    return _LAUNCH_US + max(clocks, from_dram) / (_CLOCK_GHZ * 1000)
-
-
-def _edge_clocks(shape: Shape, tile: Tile) -> float:
-    """First loads and epilogue of a tile."""
-    values = tile.block_m * tile.width / (32 * tile.num_warps)
-    epilogue = values * (12 if shape.gated else 6)
-    first_loads = _LATENCY_CLOCKS * (0.7 if tile.prefetch else 1.0)
-    return first_loads + epilogue

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,7 @@ from policyc.compiler.ir.attributes import (
     LinearAttributes,
     SplitLinearAttributes,
 )
-from policyc.compiler.ir.types import Array, DType
+from policyc.compiler.ir.types import DType
 from policyc.kernels.linear_spec import LinearFamily
 from policyc.kernels.linear_tiles import Shape, Tile, shared_bytes
 from policyc.kernels.spec import Parameters
@@ -132,56 +130,6 @@ def test_rows_of_a_slice_of_a_batch(interpreted: Run) -> None:
     check(problem.case("linear", attrs), POINTERS.parameters, interpreted)
 
 
-@pytest.mark.parametrize("tile", [POINTERS, MAPPED, SIDE, STORED, PERSISTENT])
-@pytest.mark.parametrize(
-    "lengths",
-    [(0,), (1,), (16,), (21,), (50,), (0, 0, 0), (17, 0, 5), (0, 30, 1), (4, 4, 4), (30, 30, 30)],
-)
-def test_needed_rows_are_computed_and_tiles_without_one_left_alone(
-    tile: Tile, lengths: tuple[int, ...], interpreted: Run
-) -> None:
-    group = 50 if len(lengths) == 1 else 30  # three groups share tiles of 16 and of 32 rows
-    rows = group * len(lengths)
-    needed = np.concatenate([np.arange(group) < length for length in lengths])
-    tiles = np.arange(rows) // tile.block_m
-    touched = np.isin(tiles, tiles[needed])
-
-    poisoned, finite = (bounded(rows, needed, lengths, poison) for poison in (True, False))
-    (found,) = poisoned.run(FAMILY, tile.parameters, HOST, interpreted)
-    if needed.any():
-        error = difference(found[needed], poisoned.expected[0][needed])
-        assert error.relative <= TOLERANCE[DType.F32], f"{lengths}: {error}"
-    (found,) = finite.run(FAMILY, tile.parameters, HOST, interpreted)
-    assert np.array_equal(np.isfinite(found).all(axis=1), touched)
-
-
-def bounded(rows: int, needed: Array, lengths: tuple[int, ...], poison: bool) -> Case:
-    """A product with row lengths; rows of x that nobody needs are NaN where poisoned."""
-    problem = Problem(seed=7)
-    x = problem.normal((rows, 72))
-    if poison:
-        x[np.logical_not(needed)] = np.nan
-    problem.add(x)
-    problem.add(problem.normal((96, 72), size=72**-0.5), name="@w")
-    problem.add(np.array(lengths, np.int32), name="lengths")
-    return problem.case("linear", LinearAttributes(length=True, dtype=DType.F32))
-
-
-def test_lengths_of_partial_sums_and_of_gated_rows(interpreted: Run) -> None:
-    problem = product(48, 40, 200)
-    problem.add(np.array([20, 3], np.int32), name="lengths")
-    for op, attrs in (
-        ("split_linear", SplitLinearAttributes(splits=3, length=True)),
-        ("gated_linear", GatedLinearAttributes(activation="silu", length=True, dtype=DType.F32)),
-    ):
-        case = problem.case(op, attrs)
-        for tile in (POINTERS, WIDE_POINTERS):
-            (found,) = case.run(FAMILY, tile.parameters, HOST, interpreted)
-            rows = np.r_[0:20, 24:27]
-            error = difference(found[..., rows, :], case.expected[0][..., rows, :])
-            assert error.relative <= TOLERANCE[DType.F32], f"{op}: {error}"
-
-
 def test_large_negative_inputs_of_gelu_are_finite(interpreted: Run) -> None:
     problem = Problem(seed=4)
     problem.add(np.full((1, 16), -100.0, np.float32))
@@ -208,6 +156,7 @@ def big(m: int, n: int, k: int, warps: int, stages: int, **more: int) -> Tile:
         (GATED, big(128, 256, 64, 8, 4)),
         (GATED, big(128, 256, 64, 8, 4, persistent=1, store_map=1)),
         (FEW, big(64, 32, 128, 4, 4, prefetch=1)),
+        (QKV, big(64, 256, 64, 4, 4, prefetch=2)),
         (SPLIT, big(64, 32, 128, 4, 4)),
     ],
 )
@@ -218,7 +167,8 @@ def test_hopper_code_multiplies_by_warp_groups_and_spills_nothing(
     assert "wgmma.mma_async" in usage.ptx
     assert "cp.async.bulk.tensor" in usage.ptx
     assert "griddepcontrol.wait" in usage.ptx
-    assert ("prefetch.global.L2" in usage.ptx) == bool(tile.prefetch)
+    assert ("prefetch.global.L2 [" in usage.ptx) == (tile.prefetch == 1)
+    assert ("cp.async.bulk.prefetch.L2.global" in usage.ptx) == (tile.prefetch == 2)
     assert usage.local_bytes == 0
     assert usage.shared_bytes <= shared_bytes(shape_of(product_), tile) <= 232448
 
@@ -236,37 +186,25 @@ def shape_of(product_: Product) -> Shape:
     )
 
 
-def test_weights_are_asked_for_before_the_wait_and_x_is_read_after_it() -> None:
-    tile = big(64, 32, 128, 4, 4, prefetch=1)
+@pytest.mark.parametrize(
+    ("prefetch", "asked"), [(1, "prefetch.global.L2"), (2, "bulk.prefetch.L2.global")]
+)
+def test_weights_are_asked_for_before_the_wait_and_x_is_read_after_it(
+    prefetch: int, asked: str
+) -> None:
+    tile = big(64, 32, 128, 4, 4, prefetch=prefetch)
     ptx = compile_call(FEW.call(FAMILY, tile.parameters, HOPPER), 90).ptx
     order = [
         ptx.index(word)
         for word in (
             "griddepcontrol.launch_dependents",
-            "prefetch.global.L2",
+            asked,
             "griddepcontrol.wait",
             "cp.async.bulk.tensor",
         )
     ]
     assert order == sorted(order)
-    assert ptx.rindex("prefetch.global.L2") < ptx.index("griddepcontrol.wait")
-
-
-@pytest.mark.parametrize(
-    "tile",
-    [
-        big(128, 128, 64, 8, 4, prefetch=1),
-        big(128, 256, 64, 8, 3, persistent=1, store_map=1),
-        big(128, 128, 64, 8, 3, maps=0),
-    ],
-)
-@pytest.mark.parametrize("groups", [1, 8])
-def test_lengths_are_read_after_the_wait_and_cost_no_spill(tile: Tile, groups: int) -> None:
-    bounded_product = replace(GATED, groups=groups)
-    usage = compile_call(bounded_product.call(FAMILY, tile.parameters, HOPPER), 90)
-    assert "wgmma.mma_async" in usage.ptx
-    assert usage.ptx.index("griddepcontrol.wait") < usage.ptx.index("ld.global")
-    assert usage.local_bytes == 0
+    assert ptx.rindex(asked) < ptx.index("griddepcontrol.wait")
 
 
 @pytest.mark.parametrize(
@@ -276,6 +214,7 @@ def test_lengths_are_read_after_the_wait_and_cost_no_spill(tile: Tile, groups: i
         (AMPERE, Product(m=50, n=4096, k=1024, op="gated_linear", activation="silu")),
         (BLACKWELL, FEW),
         (HOPPER, Product(m=50, n=32, k=1024, dtype=DType.F32, bias=True)),
+        (AMPERE, Product(m=50, n=32, k=1024, dtype=DType.F32, bias=True)),
         (HOPPER, Product(m=10, n=7, k=130)),
     ],
 )

@@ -139,6 +139,21 @@ def test_prefetch_is_bounded_by_the_range_and_by_the_requests_of_a_program() -> 
     assert dict(wide.constants)["PREFETCH"] == 512
 
 
+@pytest.mark.parametrize(
+    ("k", "block_n", "columns", "chunk"),
+    [(1024, 64, 1024, 512), (1024, 32, 1024, 256), (4096, 64, 4096, 2048), (16384, 256, 1024, 1024),
+     (592, 128, 1024, 512), (64, 64, 64, 64)],
+)  # fmt: skip
+def test_bulk_requests_are_one_a_thread_within_the_weights(
+    k: int, block_n: int, columns: int, chunk: int
+) -> None:
+    tile = Tile(block_m=64, block_n=block_n, block_k=64, num_warps=4, num_stages=4, prefetch=2)
+    call = Product(m=50, n=1024, k=k).call(FAMILY, tile.parameters, HOPPER)
+    constants = dict(call.constants)
+    assert (constants["PREFETCH"], constants["CHUNK"]) == (columns, chunk)
+    assert chunk <= k
+
+
 def test_pointer_call_of_a_slice_of_a_batch() -> None:
     call = sliced_call(POINTERS)
     constants = dict(call.constants)

@@ -10,15 +10,12 @@ from policyc.compiler.ir.types import DType
 from policyc.kernels.linear_tiles import (
     Shape,
     Tile,
-    candidate_of,
-    expected_us,
     rejection,
     shared_bytes,
     tile_of,
     tiles_for,
 )
-from policyc.kernels.spec import Candidate
-from tests.kernels.cases import AMPERE, HOPPER, HOST, TestDevice
+from tests.kernels.cases import AMPERE, BLACKWELL, HOPPER, HOST, TestDevice
 
 SHAPE = Shape(m=1024, n=2560, k=2048, dtype=DType.BF16, result_dtype=DType.BF16)
 TILE = Tile(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=4)
@@ -64,7 +61,6 @@ def test_offered_tiles_are_distinct() -> None:
 def test_reasons(shape: Shape, tile: Tile, device: TestDevice, reason: str) -> None:
     found = rejection(shape, tile, device)
     assert reason in found and bool(found) == bool(reason)
-    assert candidate_of(shape, tile, device).rejected == found
 
 
 def test_shared_memory_counts_stages_and_a_persistent_result() -> None:
@@ -75,39 +71,40 @@ def test_shared_memory_counts_stages_and_a_persistent_result() -> None:
     assert shared_bytes(gated, kept) - shared_bytes(gated, TILE) == 128 * 64 * 2
 
 
-def best(shape: Shape, device: TestDevice) -> Tile:
-    found: list[Candidate] = [candidate_of(shape, tile, device) for tile in tiles_for(shape)]
-    usable = [candidate for candidate in found if not candidate.rejected]
-    return tile_of(min(usable, key=lambda c: (c.cost, c.parameters)).parameters)
-
-
-def test_default_fills_one_wave_where_a_tile_width_allows_it() -> None:
-    tile = best(SHAPE, HOPPER)
-    tiles = -(-SHAPE.m // tile.block_m) * -(-SHAPE.n // tile.width)
-    assert tile.width == 160 and tiles == 128
-
-
-def test_default_of_few_rows_streams_weights_through_narrow_tiles() -> None:
-    tile = best(replace(SHAPE, m=64, k=1024), HOPPER)
-    assert tile.prefetch and tile.block_n <= 64
-
-
-@pytest.mark.parametrize("m", [16, 64, 128, 1024])
-@pytest.mark.parametrize("k", [130, 592])
-@pytest.mark.parametrize("dtype", [DType.BF16, DType.F32])
-@pytest.mark.parametrize("device", [HOPPER, AMPERE])
-def test_every_problem_has_a_default(m: int, k: int, dtype: DType, device: TestDevice) -> None:
-    shape = Shape(m=m, n=7, k=k, dtype=dtype, result_dtype=dtype)
-    assert best(shape, device) in tiles_for(shape)
-
-
-def test_cost_grows_with_the_work() -> None:
-    double = replace(SHAPE, k=2 * SHAPE.k)
-    assert expected_us(double, TILE, HOPPER) > 1.5 * expected_us(SHAPE, TILE, HOPPER)
-
-
 def test_tiles_that_no_kernel_has_are_refused() -> None:
     with pytest.raises(AssertionError, match="one tensor map stores one width"):
         replace(TILE, side_n=32, store_map=1)
     with pytest.raises(AssertionError, match="pointer tiles are plain"):
         replace(TILE, maps=0, persistent=1)
+
+
+def test_resident_tiles_hold_their_whole_range_in_one_or_two_steps() -> None:
+    shape = replace(SHAPE, m=64, n=1024, k=4096, splits=8)
+    offered = [tile for tile in tiles_for(shape) if tile.resident]
+    assert {tile.block_k for tile in offered} == {512, 256}
+    assert all(not rejection(shape, tile, HOPPER) for tile in offered)
+    for other in (replace(shape, splits=3), replace(shape, splits=1), replace(shape, m=128)):
+        assert not [tile for tile in tiles_for(other) if tile.resident]
+    assert "wgmma only" in rejection(shape, offered[0], BLACKWELL)
+    wrong = replace(offered[0], block_k=1024)
+    assert rejection(shape, wrong, HOPPER) == "ranges of 512 columns, not a multiple of 1024"
+
+
+def test_few_rows_may_take_a_full_height_through_maps_only() -> None:
+    shape = replace(SHAPE, m=16)
+    full = replace(TILE, block_m=64)
+    assert not rejection(shape, full, HOPPER)
+    assert rejection(shape, replace(full, maps=0), HOPPER).startswith("64 rows a tile")
+
+
+def test_summed_tiles_are_for_plain_float32_products() -> None:
+    narrow = replace(SHAPE, m=64, n=32, k=1024, dtype=DType.F32)
+    assert any(tile.summed for tile in tiles_for(narrow))
+    assert not any(tile.summed for tile in tiles_for(replace(narrow, splits=2)))
+    assert not any(tile.summed for tile in tiles_for(SHAPE))
+
+
+@pytest.mark.parametrize("m", [16, 64, 1024])
+def test_a_sweep_of_all_tensor_map_tiles_stays_short(m: int) -> None:
+    shape = replace(SHAPE, m=m, k=1024)
+    assert sum(tile.maps for tile in tiles_for(shape)) <= 20
