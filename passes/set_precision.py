@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from policyc.compiler.ir.attributes import CastAttributes, PointwiseAttributes
+from policyc.compiler.ir.attributes import (
+    AddNormAttributes,
+    CastAttributes,
+    GatedLinearAttributes,
+    LinearAttributes,
+    PointwiseAttributes,
+)
 from policyc.compiler.ir.graph import Graph, Node, Rate, Stage, Value
-from policyc.compiler.ir.ops import infer
+from policyc.compiler.ir.ops import infer, row_of
 from policyc.compiler.ir.types import DType, TensorType
 from policyc.passes.rewrite import Rewrite, with_load_nodes
 
@@ -29,9 +35,9 @@ def set_precision(graph: Graph, options: SetPrecision = SetPrecision()) -> Graph
     After:     stage load { %w = cast(@w) {dtype=bf16} }
                %h: bf16 = rms_norm(x) {dtype=bf16};  %y: bf16 = linear(%h, %w) {dtype=bf16}
     Requires:  level fused: every op that yields a new type has a dtype attribute.
-    Ensures:   a matrix product's operands have one type; graph inputs and loop values keep
-               theirs; vectors
-               (biases, scales, tables) stay float32.
+    Ensures:   a matrix product's operands have one type; graph inputs, outputs and loop values
+               keep theirs, named values may be rounded; vectors (biases, scales, tables) stay
+               float32.
     Numerics:  rounds weights and activations to the element type; sums and norms stay float32.
     """
     if options.dtype is DType.F32:
@@ -51,6 +57,7 @@ class _Precision:
         self._options = options
         self._types = dict(self._rewrite.types)
         self._cast: dict[str, str] = {}
+        self._outputs = _with_sources(graph.outputs, self._rewrite)
         self.load_nodes: list[Node] = []
         self.changed = False
 
@@ -59,6 +66,7 @@ class _Precision:
             nodes = tuple(self._retyped(node) for node in stage.nodes)
             return _with_loop_types(replace(stage, nodes=nodes), self._types)
         fixed = {carry.next for carry in stage.loop.carries} if stage.loop else set()
+        fixed |= self._outputs
         nodes = tuple(new for node in stage.nodes for new in self._node(node, fixed))
         return _with_loop_types(replace(stage, nodes=nodes), self._types)
 
@@ -81,13 +89,18 @@ class _Precision:
             return node
         dtype = self._wanted(node)
         attributes = replace(node.attrs, dtype=dtype)  # type: ignore[type-var]
-        if hasattr(attributes, "sum_dtype"):
-            attributes = replace(attributes, sum_dtype=self._options.dtype)  # type: ignore[type-var]
+        if isinstance(attributes, AddNormAttributes):
+            total = node.outputs[0].name
+            kept = DType.F32 if total in self._outputs else self._options.dtype
+            attributes = replace(attributes, sum_dtype=kept)
         return replace(node, attrs=attributes)
 
     def _wanted(self, node: Node) -> DType:
-        """float32 if only matrix products that stay in float32 read the last result."""
+        """float32 if the last result is an output, or if only matrix products that stay in float32
+        read it."""
         name = node.outputs[-1].name
+        if name in self._outputs:
+            return DType.F32
         readers = self._rewrite.readers(name)
         if readers and all(r.op in MATRIX_OPS and self._stays(r) for r in readers):
             return DType.F32
@@ -114,8 +127,9 @@ class _Precision:
             self.changed = True
         inputs = (x, self._weight(weight, dtype, node.origin), *bias)
         attrs = node.attrs
-        if hasattr(attrs, "dtype"):
-            attrs = replace(attrs, dtype=dtype)  # type: ignore[type-var]
+        if isinstance(attrs, LinearAttributes | GatedLinearAttributes):
+            kept = DType.F32 if node.output.name in self._outputs else dtype
+            attrs = replace(attrs, dtype=kept)
         return (*before, self._retyped(replace(node, inputs=inputs, attrs=attrs)))
 
     def _weight(self, name: str, dtype: DType, origin: str) -> str:
@@ -162,6 +176,18 @@ class _Precision:
             return node
         self.changed = True
         return replace(node, outputs=outputs)
+
+
+def _with_sources(names: tuple[str, ...], rewrite: Rewrite) -> set[str]:
+    """The values, and those that they are views of."""
+    found = set(names)
+    for name in names:
+        producer = rewrite.producer(name)
+        while producer is not None and row_of(producer.op).view:
+            name = producer.inputs[0]
+            found.add(name)
+            producer = rewrite.producer(name)
+    return found
 
 
 def _with_loop_types(stage: Stage, types: dict[str, TensorType]) -> Stage:

@@ -51,7 +51,7 @@ def _domains(rewrite: Rewrite) -> dict[str, str]:
     order = [node for stage in rewrite.graph.stages for node in stage.nodes]
     for node in order:
         if node.op == "count_true":
-            counts[node.inputs[0]] = node.output.name
+            counts.setdefault(node.inputs[0], node.output.name)
     for node in order:
         if node.op == "compact_rows" and node.inputs[1] in counts:
             domains[node.output.name] = counts[node.inputs[1]]

@@ -57,6 +57,9 @@ def split_reductions(graph: Graph, options: SplitReductions = SplitReductions())
         if linear is None or rewrite.only_reader(linear.output.name) is not node:
             continue
         assert isinstance(linear.attrs, LinearAttributes)
+        assert isinstance(node.attrs, AddNormAttributes)
+        if node.attrs.bias:
+            continue
         splits = _splits(linear.output.type, rewrite.types[linear.inputs[1]], options)
         if splits < 2 or linear.attrs.activation != "none":
             continue
