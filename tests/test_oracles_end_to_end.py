@@ -1,4 +1,4 @@
-"""The official runs of the shrunken pi0.5 through compile, bundle and runtime, in float32 on the CPU."""
+"""The official runs of the shrunken pi0.5 through compile, bundle and runtime: float32, CPU."""
 
 from __future__ import annotations
 

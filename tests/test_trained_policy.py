@@ -17,17 +17,17 @@ from tests.compiled import CompiledBundles
 CAMERAS = ("base_0_rgb", "left_wrist_0_rgb")
 PROMPT_SLOTS = 48
 
-# Largest and relative (2-norm) error of the official code in robot units, and how many times that is
-# allowed. Source: README of artifacts/policies/metaworld_pi05_small.
+# Largest and relative (2-norm) error of the official code in robot units, times what is allowed.
+# Source: README of artifacts/policies/metaworld_pi05_small.
 FLOAT32_LARGEST, FLOAT32_RELATIVE = 3 * 2.5e-4, 3 * 6.1e-6
 BF16_LARGEST, BF16_RELATIVE = 2 * 4.5e-2, 2 * 2.3e-3
 
 UNSTABLE_ERROR = 1e-4
-"""Where official float32 is this far from float64, 4000 times its median error, the solver sits between
-two branches (a change of the noise moves the action 60 times as much): bfloat16 decides nothing there.
+"""Where official float32 is this far from float64, 4000 times its median error, the solver sits
+between two branches (the action moves 60 times as much as the noise): a bf16 result there is luck.
 """
 BF16_SAMPLE = (0, 7, 19, 25, 38, 39)
-"""Observations for bf16, which the interpreter computes slowly: the official code's worst among them."""
+"""Observations for bf16, which the interpreter computes slowly; the official code's worst ones."""
 
 
 @pytest.fixture(scope="module")
