@@ -180,8 +180,10 @@ class _Run:
         prepared = prepare(problem, layout, profile)
         while self.driver is not None:
             usable = [item for item in ready if item.parameters not in failures]
+            # Clocks are asked for once: nvidia-smi takes its time.
+            facts = None if self.where else self.tuner.facts
             try:
-                outcome = measure(self.driver, prepared, usable, self._facts)
+                outcome = measure(self.driver, prepared, usable, facts)
             except CandidateBroke as error:
                 failures[error.parameters] = f"did not run: {error}"
                 self._replace_driver()
@@ -191,10 +193,6 @@ class _Run:
                 self.where = self.where or outcome.facts
                 return _tuned(problem, outcome, failures)
         return _unmeasured(problem, failures, self.stopped)
-
-    def _facts(self) -> tuple[str, str]:
-        """Asked for once: nvidia-smi takes its time."""
-        return self.where or self.tuner.facts()
 
     def _replace_driver(self) -> None:
         """Close a device that a candidate broke, and open it anew; or stop."""

@@ -17,7 +17,7 @@ from policyc.runtime_min.arguments import Placement, pack_launch
 from policyc.runtime_min.driver_interface import Driver, KernelLaunch
 from policyc.runtime_min.graph_timing import capture_graph
 
-FEWEST_COPIES, MOST_COPIES = 6, 64
+FEWEST_COPIES, MOST_COPIES = 6, 128
 SHORTEST_RUN = 48
 """Runs of a candidate in one graph, at least: the graph's own start hardly counts."""
 
@@ -77,15 +77,15 @@ class ProblemBench:
         return self.copies * max(1, -(-SHORTEST_RUN // self.copies))
 
     def _graph(self, stack: ExitStack, candidate: ReadyCandidate, runs: int) -> int:
-        rounds = [self._pack(stack, candidate, copy) for copy in range(min(self.copies, runs))]
+        functions = self._load(stack, candidate)
+        rounds = [self._pack(candidate, functions, copy) for copy in range(min(self.copies, runs))]
         launches = [item for run in range(runs) for item in rounds[run % len(rounds)]]
         graph = capture_graph(self.driver, launches)
         stack.callback(self.driver.destroy_graph, graph)
         return graph
 
-    def _pack(
-        self, stack: ExitStack, candidate: ReadyCandidate, copy: int
-    ) -> Sequence[KernelLaunch]:
+    def _load(self, stack: ExitStack, candidate: ReadyCandidate) -> dict[str, int]:
+        """Kernel id -> function."""
         plan, cubins = candidate.plan, candidate.cubins
         assert plan is not None and cubins is not None, "a candidate that failed has no launches"
         functions: dict[str, int] = {}
@@ -93,6 +93,14 @@ class ProblemBench:
             module = self.driver.load_module(cubins[kernel.file], kernel.file)
             stack.callback(self.driver.unload_module, module)
             functions[name] = self.driver.function(module, kernel.entry, kernel.shared_bytes)
+        return functions
+
+    def _pack(
+        self, candidate: ReadyCandidate, functions: dict[str, int], copy: int
+    ) -> Sequence[KernelLaunch]:
+        """The launches of one run, on a copy of the weights."""
+        plan = candidate.plan
+        assert plan is not None, "a candidate that failed has no launches"
         base = self._region + copy * self.layout.region_bytes
         weights = {
             name.removeprefix("@"): base + offset
@@ -118,11 +126,14 @@ class ProblemBench:
         return [first + copy * self.layout.region_bytes for copy in range(self.copies)]
 
     def _poison(self) -> None:
-        """Bytes that no kernel writes: NaN in floats, -1 in integers."""
+        """Bytes that no kernel writes, NaN in floats and -1 in integers; counters are zero."""
         places = [self.layout.buffers[view.base] for view in self.work.results]
         for place in (*places, self.layout.scratch):
             if place.size:
                 self.driver.fill(self._arena + place.offset, _POISON, place.size)
+        counters = self.layout.counters
+        if counters.size:
+            self.driver.fill(self._arena + counters.offset, 0, counters.size)
 
     def _read(self, index: int) -> Array:
         view = self.work.results[index]
@@ -141,7 +152,7 @@ class ProblemBench:
 
 
 def copies_of(layout: Layout, l2_bytes: int) -> int:
-    """Copies of the weights: six or more, together twice the L2 cache where 64 suffice for that."""
+    """Copies of the weights: 6 or more, together twice the L2 cache if 128 suffice for that."""
     if not layout.region_bytes:
         return 1
     wanted = -(-2 * l2_bytes // layout.region_bytes)

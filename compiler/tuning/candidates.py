@@ -11,13 +11,14 @@ from policyc.backends.kernel_cache import CompiledKernel
 from policyc.backends.lower import LoweredCall, distinct_sources, lower_calls
 from policyc.backends.source import KernelSource
 from policyc.backends.views import Placement
-from policyc.compiler.ir.graph import Graph, Value, is_weight
+from policyc.compiler.ir.graph import Graph, Node, Value, is_weight
 from policyc.compiler.ir.memory import ALIGNMENT_BYTES, Allocation, MemoryPlan
 from policyc.compiler.ir.selection import Candidate, Decision, Parameters, Problem, Selection
 from policyc.compiler.ir.types import TensorType
 from policyc.compiler.tuning.operands import extent
 from policyc.compiler.tuning.problems import TuningProblem
 from policyc.kernels.families import family_of
+from policyc.kernels.spec import Family
 from policyc.profiles.profile import Profile
 from policyc.runtime_min.plan import Plan
 
@@ -32,12 +33,14 @@ Compile = Callable[[Mapping[str, KernelSource]], Mapping[str, CompiledKernel | s
 class Layout:
     """Where the buffers of a problem lie in one arena, and its weights in one region.
 
-    `scratch` is an allocation behind the buffers, of the largest workspace of all candidates.
+    Behind the buffers come `scratch` and `counters`, of the largest size that a candidate needs;
+    counters are zero before a candidate's first run, as they are at load.
     """
 
     arena_bytes: int
     buffers: Mapping[str, Allocation]
     scratch: Allocation
+    counters: Allocation
     weights: Mapping[str, Value]
     weight_offsets: Mapping[str, int]
     region_bytes: int
@@ -76,16 +79,19 @@ def layout_of(problem: TuningProblem) -> Layout:
         else:
             size = count * view.dtype.size_bytes
             sizes[view.base] = max(size, sizes.get(view.base, 0))
-    offsets, arena_bytes = _packed(sizes)
-    scratch = max((_scratch_bytes(problem, item) for item in problem.candidates), default=0)
+    offsets, end = _packed(sizes)
     weight_offsets, region = _packed({name: item.type.size_bytes for name, item in weights.items()})
+    scratch = _largest(problem, lambda family: family.scratch_bytes)
+    counters = _largest(problem, lambda family: family.counter_bytes)
+    behind = end + _aligned(scratch)
     return Layout(
-        arena_bytes=_aligned(arena_bytes + scratch),
+        arena_bytes=behind + _aligned(counters),
         buffers={
             name: Allocation(arena=ARENA, offset=offsets[name], size=size)
             for name, size in sizes.items()
         },
-        scratch=Allocation(arena=ARENA, offset=arena_bytes, size=scratch),
+        scratch=Allocation(arena=ARENA, offset=end, size=scratch),
+        counters=Allocation(arena=ARENA, offset=behind, size=counters),
         weights=weights,
         weight_offsets=weight_offsets,
         region_bytes=region,
@@ -124,6 +130,7 @@ def make_ready(
         arenas={ARENA: layout.arena_bytes},
         values=layout.buffers,
         scratch={name: layout.scratch},
+        counters={name: layout.counters},
     )
     graph = Graph(inputs=(), weights=tuple(layout.weights.values()), stages=(), outputs=())
     nowhere = Placement(views={}, copies=frozenset(), work=())
@@ -157,10 +164,17 @@ def _selection(problem: TuningProblem, parameters: Parameters) -> Selection:
     return Selection(decisions={problem.key: decision}, nodes={problem.work.name: problem.key})
 
 
-def _scratch_bytes(problem: TuningProblem, candidate: Candidate) -> int:
+_Size = Callable[[Node, tuple[TensorType, ...], Parameters], int]
+
+
+def _largest(problem: TuningProblem, size: Callable[[Family], _Size]) -> int:
+    """The most bytes that a candidate asks for."""
     work = problem.work
-    family = family_of(work.node.op)
-    return family.scratch_bytes(work.node, work.operand_types, candidate.parameters)
+    asked = size(family_of(work.node.op))
+    return max(
+        (asked(work.node, work.operand_types, item.parameters) for item in problem.candidates),
+        default=0,
+    )
 
 
 def _packed(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:

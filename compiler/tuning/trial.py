@@ -67,7 +67,10 @@ def prepare(problem: TuningProblem, layout: Layout, profile: Profile) -> Prepare
 
 
 def measure(
-    driver: Driver, prepared: PreparedProblem, candidates: Sequence[ReadyCandidate], facts: Facts
+    driver: Driver,
+    prepared: PreparedProblem,
+    candidates: Sequence[ReadyCandidate],
+    facts: Facts | None,
 ) -> Outcome:
     """Check all candidates, then time those that are right.
 
@@ -75,7 +78,7 @@ def measure(
         driver: an open device.
         prepared: operands and reference.
         candidates: those that compiled.
-        facts: called while the device is busy with the quickest candidate.
+        facts: called while the device is busy with the quickest candidate; None asks nothing.
 
     Raises:
         CandidateBroke: a driver call failed for a candidate; the device must be opened anew.
@@ -99,7 +102,10 @@ def measure(
 
 
 def _measure(
-    bench: ProblemBench, expected: Expected, candidates: Sequence[ReadyCandidate], facts: Facts
+    bench: ProblemBench,
+    expected: Expected,
+    candidates: Sequence[ReadyCandidate],
+    facts: Facts | None,
 ) -> Outcome:
     wrong: dict[Parameters, str] = {}
     graphs: dict[Parameters, int] = {}
@@ -121,7 +127,7 @@ def _measure(
         timed=ordered,
         first_look_us=first,
         wrong=wrong,
-        facts=_facts_under_load(bench.driver, *busy, facts),
+        facts=None if facts is None else _facts_under_load(bench.driver, *busy, facts),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,8 @@ from tests.backends.fixtures import pretend_compiled
 from tests.runtime_min.bundles import replace_file, write_bundle
 
 ROWS, WIDTH, EPS = 3, 512, 1e-6
-PROFILE = load_profile("h200")
+PROFILE = replace(load_profile("h200"), l2_bytes=4096)
+"""A small cache needs few copies of the weights, which keeps the null driver quick."""
 DATE = datetime.date(2026, 1, 31)
 F32 = DType.F32
 
