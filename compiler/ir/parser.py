@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 import typing
 from collections.abc import Callable, Iterator
@@ -16,13 +17,13 @@ from policyc.compiler.ir.attributes import Instruction
 from policyc.compiler.ir.errors import IrError, ParseError
 from policyc.compiler.ir.graph import Carry, Collect, Graph, Input, Loop, Node, Rate, Stage, Value
 from policyc.compiler.ir.ops import row_of
-from policyc.compiler.ir.text import signature
+from policyc.compiler.ir.text import signatures
 from policyc.compiler.ir.types import DType, TensorType
 
 MAX_TEXT_BYTES = 256 << 20
 _NAME = r"[@%A-Za-z_][\w.@%/\-]*"
 _TYPE = re.compile(r"([a-z0-9]+)\[([0-9,]*)\]$")
-_NODE = re.compile(r"(?P<results>.+?) = (?P<op>\w+)\((?P<inputs>[^)]*)\)(?: \{(?P<attrs>.*)\})?$")
+_NODE = re.compile(r"(?P<results>[^=]+) = (?P<op>\w+)\((?P<inputs>[^)]*)\)(?: \{(?P<attrs>.*)\})?$")
 _STAGE = re.compile(r"stage (?P<name>\w+) rate=(?P<rate>\w+) (?P<signature>\(.*\)) \{$")
 _INSTRUCTION = re.compile(r"(\w+)\(([0-9, ]*)(?:; ([^)]+))?\)$")
 
@@ -34,8 +35,6 @@ def parse_graph(text: str) -> Graph:
     parser = _Parser(text)
     try:
         return parser.graph()
-    except ParseError:
-        raise
     except (IrError, ValueError) as error:
         raise ParseError(f"line {parser.number}: {error}") from error
 
@@ -58,7 +57,7 @@ class _Parser:
         weights: list[Value] = []
         names: dict[str, list[str]] = {"output": [], "named": []}
         stages: list[Stage] = []
-        signatures: list[str] = []
+        stated_ones: list[str] = []
         for line in self._lines:
             word, _, rest = line.partition(" ")
             if word == "input":
@@ -71,11 +70,9 @@ class _Parser:
             elif word == "stage":
                 stage, stated = self._stage(line)
                 stages.append(stage)
-                signatures.append(stated)
+                stated_ones.append(stated)
             else:
-                raise ParseError(
-                    f"line {self.number}: expected input, weight, output, named or stage"
-                )
+                raise ParseError("expected input, weight, output, named or stage")
         graph = Graph(
             inputs=tuple(inputs),
             weights=tuple(weights),
@@ -83,35 +80,45 @@ class _Parser:
             outputs=tuple(names["output"]),
             named=tuple(names["named"]),
         )
-        _check_signatures(graph, signatures)
+        _check_signatures(graph, stated_ones)
         return graph
 
     def _stage(self, line: str) -> tuple[Stage, str]:
         match = _STAGE.match(line)
         if match is None:
-            raise ParseError(f"line {self.number}: expected `stage NAME rate=RATE (..) -> (..) {{`")
+            raise ParseError("expected `stage NAME rate=RATE (..) -> (..) {`")
         loop: Loop | None = None
+        carries: list[Carry] = []
+        collects: list[Collect] = []
         nodes: list[Node] = []
         for inner in self._lines:
             if inner == "}":
                 rate = _rate(match["rate"])
+                if loop is not None:
+                    loop = dataclasses.replace(
+                        loop, carries=tuple(carries), collects=tuple(collects)
+                    )
                 stage = Stage(name=match["name"], rate=rate, nodes=tuple(nodes), loop=loop)
                 return stage, match["signature"]
             word, _, rest = inner.partition(" ")
             if word == "loop":
+                if loop is not None or nodes:
+                    raise ParseError("expected one loop line, first in its stage")
                 count, _, index = rest.removeprefix("count=").partition(" index=")
                 loop = Loop(count=int(count), index=_value(index))
-            elif word in ("carry", "collect") and loop is not None:
-                loop = _with_loop_line(loop, word, rest)
+            elif word == "carry" and loop is not None:
+                carries.append(_carry(rest))
+            elif word == "collect" and loop is not None:
+                collects.append(_collect(rest))
             else:
                 nodes.append(self._node(inner))
-        raise ParseError(f"line {self.number}: stage {match['name']} has no closing brace")
+        raise ParseError(f"stage {match['name']} has no closing brace")
 
     def _node(self, line: str) -> Node:
         body, _, origin = line.partition("  # ")
         match = _NODE.match(body)
         if match is None:
-            raise ParseError(f"line {self.number}: expected `RESULT: TYPE = op(..) {{..}}`")
+            raise ParseError("expected `RESULT: TYPE = op(..) {..}`")
         inputs = match["inputs"]
         return Node(
             op=match["op"],
@@ -122,23 +129,22 @@ class _Parser:
         )
 
 
-def _with_loop_line(loop: Loop, word: str, rest: str) -> Loop:
-    if word == "collect":
-        each, _, stacked = rest.partition(" -> ")
-        item = Collect(each=_name(each), stacked=_value(stacked))
-        return dataclasses.replace(loop, collects=(*loop.collects, item))
-    first, second = _split(rest)
+def _collect(text: str) -> Collect:
+    each, _, stacked = text.partition(" -> ")
+    return Collect(each=_name(each), stacked=_value(stacked))
+
+
+def _carry(text: str) -> Carry:
+    first, second = _split(text)
     initial, _, inner = first.partition(" -> ")
     following, _, final = second.partition(" -> ")
-    carry = Carry(
+    return Carry(
         initial=_name(initial), inner=_value(inner), next=_name(following), final=_value(final)
     )
-    return dataclasses.replace(loop, carries=(*loop.carries, carry))
 
 
-def _check_signatures(graph: Graph, signatures: list[str]) -> None:
-    for stage, stated in zip(graph.stages, signatures, strict=True):
-        derived = signature(graph, stage)
+def _check_signatures(graph: Graph, stated_ones: list[str]) -> None:
+    for stage, stated, derived in zip(graph.stages, stated_ones, signatures(graph), strict=True):
         if stated != derived:
             raise ParseError(f"stage {stage.name} says {stated}, its nodes give {derived}")
 
@@ -219,7 +225,14 @@ def _number(text: str) -> int | float:
     try:
         return int(text)
     except ValueError:
-        return float(text)
+        return _float(text)
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ParseError(f"{text!r} is not a finite number")
+    return number
 
 
 def _instruction(text: str) -> Instruction:
@@ -234,7 +247,7 @@ def _instruction(text: str) -> Instruction:
 _READERS: dict[object, Callable[[str], object]] = {
     bool: _boolean,
     int: int,
-    float: float,
+    float: _float,
     str: _name,
     DType: DType,
     Instruction: _instruction,

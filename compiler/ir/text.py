@@ -31,7 +31,7 @@ from policyc.compiler.ir.graph import (
     Value,
     stage_definitions,
     stage_inputs,
-    stage_outputs,
+    stage_uses,
     value_types,
 )
 from policyc.compiler.ir.types import DType
@@ -43,26 +43,37 @@ def print_graph(graph: Graph) -> str:
     lines += [f"weight {weight}" for weight in graph.weights]
     lines += [f"output {name}" for name in graph.outputs]
     lines += [f"named {name}" for name in graph.named]
-    for stage in graph.stages:
-        lines += ["", *_stage_lines(graph, stage)]
+    for stage, head in zip(graph.stages, signatures(graph), strict=True):
+        lines += ["", *_stage_lines(stage, head)]
     return "\n".join(lines) + "\n"
 
 
 def print_stage(graph: Graph, stage: Stage) -> str:
     """One stage of the graph as text, without a final newline."""
-    return "\n".join(_stage_lines(graph, stage))
+    heads = zip(graph.stages, signatures(graph), strict=True)
+    head = next(text for item, text in heads if item is stage)
+    return "\n".join(_stage_lines(stage, head))
 
 
-def signature(graph: Graph, stage: Stage) -> str:
-    """`(inputs) -> (outputs)` of a stage, derived from its nodes."""
+def signatures(graph: Graph) -> tuple[str, ...]:
+    """`(inputs) -> (outputs)` of every stage, derived from the nodes, in time linear in them."""
     types = value_types(graph)
-    inputs = ", ".join(f"{name}: {types[name]}" for name in stage_inputs(stage) if name in types)
-    outputs = ", ".join(str(value) for value in stage_outputs(graph, stage))
-    return f"({inputs}) -> ({outputs})"
+    readers: dict[str, set[int]] = {name: {-1} for name in (*graph.outputs, *graph.named)}
+    for index, stage in enumerate(graph.stages):
+        for name in stage_uses(stage):
+            readers.setdefault(name, set()).add(index)
+    found = []
+    for index, stage in enumerate(graph.stages):
+        names = (name for name in stage_inputs(stage) if name in types)
+        inputs = ", ".join(f"{name}: {types[name]}" for name in names)
+        values = stage_definitions(stage)
+        read = (value for value in values if readers.get(value.name, set()) - {index})
+        found.append(f"({inputs}) -> ({', '.join(map(str, read))})")
+    return tuple(found)
 
 
-def _stage_lines(graph: Graph, stage: Stage) -> list[str]:
-    head = f"stage {stage.name} rate={stage.rate.text} {signature(graph, stage)} {{"
+def _stage_lines(stage: Stage, signature: str) -> list[str]:
+    head = f"stage {stage.name} rate={stage.rate.text} {signature} {{"
     body = [] if stage.loop is None else _loop_lines(stage.loop)
     body += [print_node(node) for node in stage.nodes]
     return [head, *(f"  {line}" for line in body), "}"]
