@@ -31,6 +31,9 @@ from policyc.runtime_min.policy import Policy
 REPOSITORY = Path(__file__).resolve().parents[2]
 TRAINED = REPOSITORY / "artifacts" / "policies" / "metaworld_pi05_small"
 SEED = 7
+UNSTABLE = 1e-4
+"""Where the official float32 run is this far from float64 (1000 times its usual error), the solver
+sits between two branches, and no bfloat16 arithmetic decides which; reported, not judged."""
 BF16_LIMITS = {  # twice the official bf16 code's error: (largest, relative L2)
     "image_emb": (9.2e-2, 1.62e-2),
     "k": (2.8e-1, 3.6e-2),
@@ -165,9 +168,17 @@ def check_trained(work: Path, target: str, table: Table) -> None:
             ours.append(policy.infer(observation, noise=demos["noise"][index]))
         golden = check_golden(policy)
     table.add("trained policy golden", str(golden.first_failure or "all within"), golden.passed)
-    largest, relative = errors(np.stack(ours), demos["robot_ref64"])
+    results, reference = np.stack(ours), demos["robot_ref64"]
+    unstable = np.abs(demos["robot_f32"] - reference).max(axis=(1, 2)) > UNSTABLE
+    largest, relative = errors(results[~unstable], reference[~unstable])
     passed = largest <= 2 * 4.5e-2 and relative <= 2 * 2.3e-3
-    table.add("trained policy, 40 observations", f"max {largest:.2e} rel {relative:.2e}", passed)
+    count = int((~unstable).sum())
+    table.add(
+        f"trained policy, {count} observations", f"max {largest:.2e} rel {relative:.2e}", passed
+    )
+    for index in np.flatnonzero(unstable):
+        text = f"max {np.abs(results[index] - reference[index]).max():.2e}"
+        table.add(f"trained policy, unstable observation {index}", text)
 
 
 def check_full(work: Path, target: str, table: Table, args: argparse.Namespace) -> None:
