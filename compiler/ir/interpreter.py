@@ -65,14 +65,16 @@ class Interpreter:
 
     def run_stage(self, stage: Stage, values: dict[str, Array]) -> None:
         """Evaluate one stage; reads from and adds to `values`, by name, and keeps every value."""
-        self._run_stage(stage, values, {value.name for value in stage_definitions(stage)})
+        own = (value.name for value in stage_definitions(stage))
+        self._run_stage(stage, values, {*own, *stage_uses(stage)})
 
     def _run_stage(self, stage: Stage, values: dict[str, Array], later: Set[str]) -> None:
-        """Evaluate one stage; of its own values, those in `later` outlive it for certain."""
+        """Evaluate one stage; only values in `later` are sure to outlive it."""
         loop = stage.loop
         if loop is None:
             self._run_nodes(stage.nodes, values, later)
             return
+        later = {*later, *(name for name in stage_uses(stage) if name in values)}
         for carry in loop.carries:
             values[carry.inner.name] = self._operand(carry.initial, values)
         collected: dict[str, list[Array]] = {item.stacked.name: [] for item in loop.collects}
@@ -110,7 +112,7 @@ class Interpreter:
                     self.observe(value.name, rounded)
             for name in last[index]:
                 if name not in later:
-                    del values[name]
+                    values.pop(name, None)
 
     def _operand(self, name: str, values: dict[str, Array]) -> Array:
         if is_weight(name):
@@ -122,11 +124,11 @@ class Interpreter:
 
 
 def _last_readers(nodes: tuple[Node, ...]) -> list[list[str]]:
-    """For each node the results of `nodes` that no node after it reads; its own if none does."""
+    """For each node its operands and results that no node after it reads."""
     last: dict[str, int] = {}
     for index, node in enumerate(nodes):
         last.update((value.name, index) for value in node.outputs)
-        last.update((name, index) for name in node.inputs if name in last)
+        last.update((name, index) for name in node.inputs)
     found: list[list[str]] = [[] for _ in nodes]
     for name, index in last.items():
         found[index].append(name)
