@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,14 @@ import pytest
 from policyc.compiler import bench
 from policyc.compiler.bench import BenchOptions, bench_bundle, nearest_rank, timing_of
 from policyc.runtime_min.bundle import Bundle
+from policyc.runtime_min.device_executor import DeviceExecutor
+from policyc.runtime_min.errors import InputError
+from policyc.runtime_min.null_driver import NullDriver, null_facts
+from policyc.runtime_min.policy import Policy
 from policyc.runtime_min.processing import Processing
-from tests.runtime_min.bundles import write_bundle
+from policyc.runtime_min.signature import Signature
+from tests.runtime_min.bundles import BUCKETS, graph, write_bundle
+from tests.runtime_min.emulated_kernels import KERNELS
 
 FEW = BenchOptions(device="cpu", calls=4, warmup=1)
 
@@ -69,3 +76,44 @@ def test_facts_come_from_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(bench.device_facts("cpu").values()) == {"unknown"}
     done.returncode = 9
     assert set(bench.device_facts("cuda:0").values()) == {"unknown"}
+
+
+def emulated(bundle: Path, device: str) -> Policy:
+    """The small bundle on a null device whose launches take 4 us each."""
+    opened, signature = Bundle.open(bundle), Signature.of(graph(1), BUCKETS)
+    driver = NullDriver(null_facts(90, 12080), KERNELS, launch_us=4.0)
+    executor = DeviceExecutor.load(opened, driver, signature)
+    return Policy(opened, executor, signature, Processing.load(bundle), device)
+
+
+def test_batches_are_timed_together(bundle: Path) -> None:
+    receipt = bench_bundle(bundle, replace(FEW, batch=2))
+    assert [timing.boundary for timing in receipt.timings] == ["run", "infer_batch"]
+    assert receipt.setup.batch == 2 and receipt.setup.prompt_valid < 64
+    with pytest.raises(InputError, match="3 given; .* batch 1, 2"):
+        bench_bundle(bundle, replace(FEW, batch=3))
+
+
+def test_launches_and_stages_are_measured_on_a_device(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.Policy, "load", lambda path, device: emulated(path, device))
+    asked = replace(FEW, device="null", batch=2, prompt_valid=5, launches=True, roofline=True)
+    receipt = bench_bundle(bundle, asked)
+    assert receipt.setup.prompt_valid == 5
+    assert [timing.boundary for timing in receipt.timings][0] == "replay"
+    launches, stages = receipt.launches, receipt.roofline
+    assert launches is not None and stages is not None
+    assert (launches.target, launches.batch, launches.total_us) == ("h100", 2, 12.0)
+    assert {group.name: group.microseconds for group in launches.groups} == dict.fromkeys(
+        ("embed", "linear", "add"), 4.0
+    )
+    assert [point.microseconds for point in stages.stages] == [4.0, 8.0]
+    other = bench_bundle(bundle, replace(asked, target="h20", launches=False))
+    assert other.launches is None and other.roofline is not None
+    assert other.roofline.target == "h20"
+
+
+def test_launches_need_a_gpu(bundle: Path) -> None:
+    with pytest.raises(InputError, match="measured on a GPU, this is cpu"):
+        bench_bundle(bundle, replace(FEW, launches=True))

@@ -27,3 +27,19 @@ def test_bench_prints_tables(invoke: Invoke, robot_bundle: Path) -> None:
     assert outcome.code == ExitCode.OK
     for text in ("p99", "infer", "valid of 64 slots", "unknown"):
         assert text in outcome.out
+
+
+def test_bench_of_a_batch_says_who_waits(invoke: Invoke, robot_bundle: Path) -> None:
+    few = ("--device", "cpu", "-n", 2, "--warmup", 1)
+    outcome = invoke("bench", robot_bundle, *few, "--batch", 2, "--prompt-valid", 5)
+    assert outcome.code == ExitCode.OK, outcome.err
+    for text in ("infer_batch", "samples/s", "what each robot waits", "5 valid of 64"):
+        assert text in outcome.out
+
+
+def test_bench_refuses_what_makes_no_sense(invoke: Invoke, robot_bundle: Path) -> None:
+    few = ("--device", "cpu", "-n", 2, "--warmup", 1)
+    outcome = invoke("bench", robot_bundle, *few, "--plot", "a.png")
+    assert outcome.code == ExitCode.USAGE and "add --roofline" in outcome.err
+    outcome = invoke("bench", robot_bundle, *few, "--launches")
+    assert outcome.code == ExitCode.INPUT and "measured on a GPU" in outcome.err
