@@ -32,46 +32,17 @@ os.environ.setdefault("TRITON_CACHE_DIR", "/tmp/policyc-linear-sweep")
 from policyc.compiler.ir.types import DType  # noqa: E402
 from policyc.kernels.linear_spec import LinearFamily  # noqa: E402
 from policyc.kernels.spec import Candidate, KernelCall, Parameters  # noqa: E402
+from tests.gpu.linear_products import BATCHES, PRODUCTS, needed_rows  # noqa: E402
 from tests.kernels.cases import HOPPER, TestDevice  # noqa: E402
 from tests.kernels.execution import bound_arguments, kernel_function  # noqa: E402
 from tests.kernels.linear_cases import Product  # noqa: E402
 
 FAMILY = LinearFamily()
-GELU = "gelu_tanh"
 
-PRODUCTS = (
-    Product(m=968, n=2560, k=2048),
-    Product(m=968, n=2048, k=2048),
-    Product(m=968, n=16384, k=2048, op="gated_linear", activation=GELU),
-    Product(m=968, n=2048, k=16384),
-    Product(m=768, n=3456, k=1152, bias=True),
-    Product(m=768, n=1152, k=1152, bias=True),
-    Product(m=768, n=4304, k=1152, bias=True, activation=GELU),
-    Product(m=768, n=1152, k=4304, bias=True),
-    Product(m=50, n=2560, k=1024),
-    Product(m=50, n=1024, k=2048, op="split_linear", splits=4),
-    Product(m=50, n=4096, k=1024, op="gated_linear", activation=GELU),
-    Product(m=50, n=1024, k=4096, op="split_linear", splits=4),
-    Product(m=50, n=1024, k=2048, op="split_linear", splits=2),
-    Product(m=50, n=1024, k=4096, op="split_linear", splits=8),
-    Product(m=50, n=1024, k=2048, op="split_linear", splits=8),
-    Product(m=768, n=1152, k=592, bias=True),
-    Product(m=768, n=2048, k=1152, bias=True),
-    Product(m=50, n=1024, k=32, dtype=DType.F32, bias=True),
-    Product(m=50, n=32, k=1024, dtype=DType.F32, bias=True),
-    Product(m=50, n=1024, k=2048),
-    Product(m=50, n=1024, k=4096),
-    Product(m=768, n=1152, k=4304, op="split_linear", splits=2),
-    Product(m=768, n=1152, k=4304, op="split_linear", splits=4),
-    Product(m=10, n=2560, k=1024),
-    Product(m=10, n=1024, k=2048, op="split_linear", splits=4),
-    Product(m=10, n=4096, k=1024, op="gated_linear", activation=GELU),
-    Product(m=10, n=1024, k=4096, op="split_linear", splits=4),
-    Product(m=712, n=2560, k=2048),
-    Product(m=712, n=2048, k=2048),
-    Product(m=712, n=16384, k=2048, op="gated_linear", activation=GELU),
-    Product(m=712, n=2048, k=16384),
-)
+MOST_CHECKED_ROWS = 1024
+
+SAMPLE_US = 20_000
+"""Time of one replay to aim for: long products are launched fewer times in it."""
 
 COPIES_BYTES = 256 << 20
 """Weights in rotation: several times the largest L2, so that each launch reads DRAM."""
@@ -183,7 +154,7 @@ def compile_candidate(product: Product, parameters: Parameters, device: TestDevi
 def torch_type(dtype: DType) -> Any:
     import torch
 
-    return {DType.F32: torch.float32, DType.BF16: torch.bfloat16}[dtype]
+    return {DType.F32: torch.float32, DType.BF16: torch.bfloat16, DType.I32: torch.int32}[dtype]
 
 
 def compile_all(
@@ -218,11 +189,14 @@ class Bench:
     def make(cls, product: Product) -> Bench:
         import torch
 
-        x, w, *bias = product.types
+        operands = dict(product.operands)
+        w = operands.pop("@w")
         copies = min(max(8, -(-COPIES_BYTES // w.size_bytes)), 64)
-        shared: dict[str, Any] = {"x": random_tensor(x.shape, x.dtype, 1.0)}
-        if bias:
-            shared["@bias"] = random_tensor(bias[0].shape, DType.F32, 1.0)
+        shared: dict[str, Any] = {}
+        if operands.pop("length", None):
+            lengths = [product.length] * product.groups
+            shared["length"] = torch.tensor(lengths, dtype=torch.int32, device="cuda")
+        shared |= {n: random_tensor(t.shape, t.dtype, 1.0) for n, t in operands.items()}
         result = product.node.output.type
         outs = [
             torch.empty(result.shape, dtype=torch_type(result.dtype), device="cuda") for _ in "ab"
@@ -237,12 +211,21 @@ class Bench:
         ]
         return cls(product=product, tensors=tensors)
 
-    def reference(self, tensors: dict[str, Any]) -> Any:
-        """The product in float64."""
+    def checked_rows(self) -> Any:
+        """Needed rows, at most some thousand of them."""
+        import torch
+
+        rows = torch.arange(self.product.m, device="cuda")
+        if self.product.groups:
+            rows = rows[rows % (self.product.m // self.product.groups) < self.product.length]
+        return rows[:: -(-len(rows) // MOST_CHECKED_ROWS)]
+
+    def reference(self, tensors: dict[str, Any], rows: Any) -> Any:
+        """These rows of the product in float64."""
         import torch
 
         product = self.product
-        x, w = tensors["x"].double(), tensors["@w"].double()
+        x, w = tensors["x"][rows].double(), tensors["@w"].double()
         if product.op == "split_linear":
             from policyc.compiler.ir.splits import split_ranges
 
@@ -256,11 +239,11 @@ class Bench:
         return activate(y, product.activation)
 
     def cublas(self, tensors: dict[str, Any]) -> Callable[[], object]:
-        """torch's own linear: bias in the operands' type, no activation, no gate."""
+        """torch's own linear of the needed rows: bias in their type, no activation, no gate."""
         import torch
 
         bias = tensors["@bias"].to(tensors["x"].dtype) if self.product.bias else None
-        x, w = tensors["x"], tensors["@w"]
+        x, w = tensors["x"][: needed_rows(self.product)], tensors["@w"]
         out = torch.empty((x.shape[0], w.shape[0]), dtype=x.dtype, device="cuda")
         if bias is None:
             return lambda: torch.mm(x, w.T, out=out)
@@ -291,11 +274,12 @@ def launcher(call: KernelCall, tensors: dict[str, Any]) -> Callable[[], None]:
     return lambda: kernel(**arguments, **constants, **options)
 
 
-def time_us(launches: Sequence[Callable[[], object]]) -> tuple[float, float]:
+def time_us(launches: Sequence[Callable[[], object]], expected_us: float) -> tuple[float, float]:
     """Median and spread (largest - smallest) of one launch in a replayed graph, in microseconds."""
     import torch
 
-    repeats = max(1, -(-32 // len(launches)))
+    launches = launches[: max(4, int(SAMPLE_US / expected_us))]
+    repeats = max(1, min(-(-32 // len(launches)), int(SAMPLE_US / expected_us)))
     launches[0]()  # what loads lazily must have been loaded before the capture
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -320,11 +304,18 @@ def errors_of(bench: Bench, call: KernelCall, index: int) -> tuple[float, float]
     import torch
 
     tensors = dict(bench.tensors[index % len(bench.tensors)])
-    tensors["x"] = torch.randn_like(tensors["x"])
+    rows = bench.checked_rows()
+    needed = torch.randn_like(tensors["x"])
+    tensors["x"] = needed
+    if bench.product.groups:
+        # What nobody needs is poisoned: it must not spoil the rest.
+        group = bench.product.m // bench.product.groups
+        position = torch.arange(bench.product.m, device="cuda") % group
+        needed[position >= bench.product.length] = float("nan")
     tensors["out"].fill_(float("nan"))
     launcher(call, tensors)()
-    expected = bench.reference(tensors)
-    difference = tensors["out"].double() - expected
+    expected = bench.reference(tensors, rows)
+    difference = tensors["out"].index_select(-2, rows).double() - expected
     worst = float(difference.abs().max())
     return worst, float(difference.norm() / expected.norm())
 
@@ -344,7 +335,7 @@ def measure(bench: Bench, candidate: Candidate, device: TestDevice, index: int) 
             result.failure = f"wrong: relative L2 error {result.relative_error:.2e}"
             return result
         launches = [launcher(call, tensors) for tensors in bench.tensors]
-        result.microseconds, result.spread = time_us(launches)
+        result.microseconds, result.spread = time_us(launches, candidate.cost)
     except Exception as error:  # noqa: BLE001  # a failing candidate is a result of the sweep
         if "illegal" in str(error) or "unspecified launch" in str(error):
             raise  # the context is lost: nothing after this could be trusted
@@ -367,7 +358,8 @@ def sweep(
         stop = time.monotonic() + 2 * share
         row = Row(product=product)
         bench = Bench.make(product)
-        row.cublas_us, _ = time_us([bench.cublas(tensors) for tensors in bench.tensors])
+        cublas = [bench.cublas(tensors) for tensors in bench.tensors]
+        row.cublas_us, _ = time_us(cublas, candidates[0].cost)
         for number, candidate in enumerate(candidates):
             if time.monotonic() > min(stop, end):
                 row.failure = f"out of time after {number} of {len(candidates)} candidates"
@@ -401,16 +393,17 @@ def short(parameters: dict[str, int]) -> str:
     words += [] if p["maps"] else ["ptr"]
     words += [f"persistent{p['persistent']}"] if p["persistent"] else []
     words += ["store"] if p["store_map"] else []
-    return " ".join(words + (["pre"] if p["prefetch"] else []))
+    words += [name for name in ("resident", "summed") if p[name]]
+    return " ".join(words + ["", "pre", "bulk"][p["prefetch"] :][:1]).rstrip()
 
 
 def table_line(row: Row) -> str:
     best = row.best
-    name = f"{problem_key(row.product)} (m={row.product.m})"
+    name = f"{problem_key(row.product)} (m={needed_rows(row.product)}/{row.product.m})"
     if best is None or best.microseconds is None or row.cublas_us is None:
         return f"{name:62} no candidate ran; {row.failure}"
     x, w, *_ = row.product.types
-    flop = 2 * row.product.m * w.element_count
+    flop = 2 * needed_rows(row.product) * w.element_count
     read = x.size_bytes + w.size_bytes + row.product.node.output.type.size_bytes
     us = best.microseconds
     ratio = row.cublas_us / us
@@ -421,7 +414,8 @@ def table_line(row: Row) -> str:
 
 
 def detail_lines(row: Row, count: int = 6) -> list[str]:
-    lines = [f"## {problem_key(row.product)} m={row.product.m}: cuBLAS {row.cublas_us:.2f} us"]
+    rows = f"m={needed_rows(row.product)}/{row.product.m}"
+    lines = [f"## {problem_key(row.product)} {rows}: cuBLAS {row.cublas_us:.2f} us"]
     timed = [m for m in row.measurements if m.microseconds is not None]
     timed.sort(key=lambda m: m.microseconds or 0.0)
     for m in timed[:count]:
@@ -460,6 +454,7 @@ def write_results(folder: Path, rows: list[Row], facts: dict[str, str]) -> None:
             {
                 "problem": problem_key(row.product),
                 "m": row.product.m,
+                "needed_rows": needed_rows(row.product),
                 "cublas_us": row.cublas_us,
                 "measurements": [asdict(m) for m in row.measurements],
             }
@@ -470,6 +465,7 @@ def write_results(folder: Path, rows: list[Row], facts: dict[str, str]) -> None:
 
 
 def facts_of_machine() -> dict[str, str]:
+    """What a measurement has to say of its machine; clocks are read while the GPU multiplies."""
     import subprocess
 
     import torch
@@ -480,14 +476,17 @@ def facts_of_machine() -> dict[str, str]:
         "--query-gpu=driver_version,clocks.sm,clocks.mem",
         "--format=csv,noheader",
     ]
+    x = torch.randn((8192, 8192), dtype=torch.bfloat16, device="cuda")
+    for _ in range(2000):  # about 3 s of work, queued at once
+        torch.mm(x, x, out=torch.empty_like(x))
     text = subprocess.run(query, check=False, capture_output=True, text=True).stdout
+    torch.cuda.synchronize()
     driver, sm, memory = (part.strip() for part in (text.splitlines() or ["?,?,?"])[0].split(","))
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "device": torch.cuda.get_device_name(),
         "driver": driver,
-        "clock_sm": sm,
-        "clock_memory": memory,
+        "clocks": f"{sm} SM, {memory} memory under load",
         "torch": torch.__version__,
         "triton": triton.__version__,
         "method": "median of 7 graph replays, rotating weights, dependent launch",
@@ -516,11 +515,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=Path("linear_sweep"), help="folder for the results"
     )
-    parser.add_argument("--limit", type=int, default=22, help="most candidates a product")
+    parser.add_argument("--limit", type=int, default=20, help="most candidates a product")
     parser.add_argument(
         "--seconds", type=float, default=150.0, help="time for measuring, compiling left out"
     )
     parser.add_argument("--only", default="", help="only products whose key contains this text")
+    parser.add_argument("--batches", action="store_true", help="the sizes of larger batches")
     parser.add_argument("--workers", type=int, default=min(os.cpu_count() or 1, 16))
     parser.add_argument("--dry-run", action="store_true", help="compile for 9.0, launch nothing")
     return parser.parse_args()
@@ -529,7 +529,9 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     arguments = parse()
     device = HOPPER if arguments.dry_run else device_at_hand()
-    products = [p for p in PRODUCTS if arguments.only in problem_key(p)]
+    products = [
+        p for p in (BATCHES if arguments.batches else PRODUCTS) if arguments.only in problem_key(p)
+    ]
     plan = [(p, candidates_of(p, device, arguments.limit)) for p in products]
     jobs = [(p, c.parameters) for p, candidates in plan for c in candidates]
     started = time.monotonic()

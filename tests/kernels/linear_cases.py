@@ -20,7 +20,8 @@ from tests.kernels.cases import contiguous_view
 class Product:
     """A product [m, k] x [n, k]; `n` counts the columns of the result.
 
-    `groups` > 0 adds a `length` operand of that many groups of rows.
+    `groups` > 0 adds a `length` operand of that many groups of rows; `length` is what a measurement
+    puts there.
     """
 
     m: int
@@ -32,6 +33,7 @@ class Product:
     bias: bool = False
     splits: int = 0
     groups: int = 0
+    length: int = 0
 
     @property
     def operands(self) -> dict[str, TensorType]:
