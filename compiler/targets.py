@@ -23,7 +23,8 @@ from policyc.passes.check_plan import check_plan
 from policyc.passes.plan_memory import plan_memory
 from policyc.passes.select_kernels import parameters_text, select_kernels
 from policyc.profiles.choices import combined
-from policyc.profiles.loader import load_profile
+from policyc.profiles.errors import ProfileError
+from policyc.profiles.loader import known_targets, load_profile
 from policyc.profiles.profile import Profile
 from policyc.runtime_min.manifest import Target
 from policyc.runtime_min.plan import Plan
@@ -76,6 +77,13 @@ def open_targets(names: Sequence[str], choices: Path | None = None) -> Profiles:
         ProfileError: an unknown target, or a wrong choice file.
         ToolchainError: what is missing to build for a target.
     """
+    known = (CPU_TARGET, *known_targets())
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ProfileError(
+            f"unknown target {', '.join(unknown)}; known: {', '.join(known)}. "
+            "`policyc targets` describes them."
+        )
     profiles = {name: _profile(name, choices) for name in names if name != CPU_TARGET}
     if not profiles:
         return Profiles(profiles={}, toolchain=None)
