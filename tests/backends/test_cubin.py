@@ -99,6 +99,23 @@ def test_crashing_compiler_names_its_kernel(
         compile_kernels({"good": SCALE, "crash": crashing}, 90, toolchain, tmp_path)
 
 
+def test_faults_are_collected_where_that_is_asked_for(
+    toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = (
+        "import os, sys\nif 'policyc_test_parent' not in sys.modules:\n    os.abort()\n" + PROGRAM
+    )
+    monkeypatch.setitem(sys.modules, "policyc_test_parent", sys)
+    wrong = replace(
+        SCALE, kernel="program:broken", signature=(("x", "*bf16"),), constants=(("N", 7),)
+    )
+    sources = {"crash": replace(SCALE, program=program), "wrong": wrong, "good": SCALE}
+    faults: dict[str, str] = {}
+    kernels = compile_kernels(sources, 90, toolchain, tmp_path, faults=faults)
+    assert list(kernels) == ["good"] and set(faults) == {"crash", "wrong"}
+    assert "process ended by itself" in faults["crash"] and "no_such_thing" in faults["wrong"]
+
+
 def test_parameters_that_are_not_those_expected() -> None:
     product = Product(
         cubin=elf(**{".nv.info.scale": info(record(0, 0, 8), record(1, 8, 8))}),
