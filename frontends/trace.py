@@ -7,7 +7,7 @@ without a row stops with the source line of the adapter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -30,6 +30,7 @@ from policyc.compiler.ir.types import DType, TensorType
 from policyc.frontends.adapter import ModelSpec, StageSpec
 from policyc.frontends.errors import FrontendError
 from policyc.frontends.importers import IMPORTERS, Call
+from policyc.frontends.source_lines import source_line
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {
     DType.F64: torch.float64,
@@ -145,7 +146,7 @@ def _trace_stage(
     weights = _weights_read(spec, weight_types, tensors)
     program = torch.export.export(_StageModule(spec), (weights, tensors), strict=False)
     operands = [f"@{name}" for name in weights] + names
-    importer = _StageImporter(spec.name, counter, types)
+    importer = _StageImporter(spec, counter, types, lambda: spec.function(weights, *tensors))
     nodes = importer.run(program, operands)
     loop = None if spec.loop is None else _loop(spec, names[0], types)
     return Stage(name=spec.name, rate=spec.rate, nodes=nodes, loop=loop)
@@ -182,9 +183,10 @@ def _loop(spec: StageSpec, index: str, types: dict[str, TensorType]) -> Loop:
 class _StageImporter:
     """Turns the nodes of one exported program into nodes of a stage."""
 
-    stage: str
+    spec: StageSpec
     counter: _Counter
     types: dict[str, TensorType]
+    replay: Callable[[], object]
     names: dict[FxNode, str] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
@@ -199,19 +201,20 @@ class _StageImporter:
             elif node.op == "output":
                 self._name_results(program, node)
             elif node.op not in ("placeholder", "call_function"):
-                raise FrontendError(f"stage {self.stage}: {node.op} {node.target} in the trace")
+                raise FrontendError(f"stage {self.spec.name}: {node.op} {node.target} in the trace")
         return tuple(self.nodes)
 
     def _import(self, node: FxNode) -> None:
         key = str(node.target)
-        importer = IMPORTERS.get(key)
-        if importer is None:
-            raise FrontendError(
-                f"stage {self.stage}: {key} has no row in the op table. At {_source_line(node)}. "
-                f"Write it with one of: {', '.join(sorted(IMPORTERS))}"
-            )
-        result = _type_of(node)
-        call = importer(node.args, dict(node.kwargs), result)
+        try:
+            if key not in IMPORTERS:
+                known = ", ".join(sorted(IMPORTERS))
+                raise FrontendError(f"{key} has no row in the op table. Write it with: {known}.")
+            result = _type_of(node)
+            call = IMPORTERS[key](node.args, dict(node.kwargs), result)
+        except FrontendError as error:
+            line = source_line(node, self.spec.function, self.replay)
+            raise FrontendError(f"stage {self.spec.name}, {line}: {error}") from None
         if isinstance(call, FxNode):
             self.names[node] = self.names[call]
             return
@@ -244,8 +247,8 @@ class _StageImporter:
             made_here = any(value.name == current for n in self.nodes for value in n.outputs)
             if not made_here or current in renamed:
                 raise FrontendError(
-                    f"stage {self.stage}: result {name} is an input or another result, not a value "
-                    "that the stage computes; return each value once"
+                    f"stage {self.spec.name}: result {name} is an input or another result, not a "
+                    "value that the stage computes; return each value once"
                 )
             renamed[current] = name
             self.types[name] = _type_of(result)
@@ -265,13 +268,9 @@ def _renamed(node: Node, names: Mapping[str, str]) -> Node:
 def _type_of(node: FxNode) -> TensorType:
     value = node.meta["val"]
     if not isinstance(value, Tensor):
-        raise FrontendError(f"{node.target} yields {type(value).__name__}. At {_source_line(node)}")
+        raise FrontendError(f"{node.target} yields {type(value).__name__}, expected one tensor")
     element = _ELEMENT_TYPES.get(value.dtype)
     if element is None:
-        raise FrontendError(f"{node.target} yields {value.dtype}. At {_source_line(node)}")
+        known = ", ".join(member.value for member in _ELEMENT_TYPES.values())
+        raise FrontendError(f"{node.target} yields {value.dtype}, expected one of {known}")
     return TensorType(element, tuple(int(size) for size in value.shape))
-
-
-def _source_line(node: FxNode) -> str:
-    lines = (node.meta.get("stack_trace") or "").strip().splitlines()
-    return " ".join(line.strip() for line in lines[-2:]) or "an unknown line"
