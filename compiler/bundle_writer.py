@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from policyc.compiler.errors import CompileError
 from policyc.compiler.golden import GoldenVectors
 from policyc.compiler.ir.graph import Graph, Value
 from policyc.compiler.ir.tensor_file import TensorFile, write_tensors
 from policyc.compiler.ir.text import print_graph
 from policyc.compiler.ir.types import DType, TensorType
 from policyc.compiler.materialise import PackedWeights
+from policyc.compiler.options import OptionError
 from policyc.runtime_min.bundle import (
     GOLDEN_NAME,
     MANIFEST_NAME,
@@ -66,7 +66,7 @@ def write_bundle(output: Path, contents: BundleContents) -> None:
     """Write the bundle folder; an older bundle of that name is replaced at the very end.
 
     Raises:
-        CompileError: `output` exists and is not a bundle.
+        OptionError: `output` exists and is not a bundle.
         OSError: the disk is full or the folder cannot be written; nothing is left under `output`.
     """
     require_writable(output)
@@ -79,7 +79,7 @@ def write_bundle(output: Path, contents: BundleContents) -> None:
 def require_writable(output: Path) -> None:
     """Refuse to replace anything but a bundle."""
     if output.exists() and not (output / MANIFEST_NAME).is_file():
-        raise CompileError(
+        raise OptionError(
             f"{output} exists and is not a bundle; it is left alone. Choose another output."
         )
 
@@ -100,7 +100,12 @@ def _put_in_place(folder: Path, output: Path) -> None:
     older = output.with_name(f".{output.name}.{os.getpid()}.older")
     if output.exists():
         output.rename(older)
-    folder.rename(output)
+    try:
+        folder.rename(output)
+    except OSError:
+        if older.exists():
+            older.rename(output)
+        raise
     shutil.rmtree(older, ignore_errors=True)
 
 

@@ -44,7 +44,7 @@ def compile_checkpoint(options: CompileOptions, report: Report) -> CompileReport
     """Compile a checkpoint and write its bundle.
 
     Raises:
-        FrontendError: the checkpoint. ProfileError, ToolchainError: a target. CompileError: the
+        FrontendError: the checkpoint. ProfileError, ToolchainError: a target. OptionError: the
             output.
         PassError, VerifyError: our bug.
     """
