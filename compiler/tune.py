@@ -188,6 +188,7 @@ class _Run:
                 failures[error.parameters] = f"did not run: {error}"
                 self._replace_driver()
             except DeviceError as error:
+                self._replace_driver()
                 return _unmeasured(problem, failures, str(error))
             else:
                 self.where = self.where or outcome.facts
@@ -195,7 +196,7 @@ class _Run:
         return _unmeasured(problem, failures, self.stopped)
 
     def _replace_driver(self) -> None:
-        """Close a device that a candidate broke, and open it anew; or stop."""
+        """Close a device that may answer nothing any more, and open it anew; or stop."""
         assert self.driver is not None, "measuring stops when the device is lost"
         try:
             self.driver.close()

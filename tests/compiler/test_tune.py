@@ -15,7 +15,7 @@ from policyc.profiles.choices import file_text
 from policyc.runtime_min.bundle import Bundle
 from policyc.runtime_min.driver_interface import KernelLaunch
 from policyc.runtime_min.errors import DeviceError
-from policyc.runtime_min.null_driver import NullDriver
+from policyc.runtime_min.null_driver import NullDriver, null_facts
 from tests.compiler.tuning.cases import (
     DATE,
     bundle,
@@ -143,3 +143,16 @@ def test_mistakes_are_named_before_anything_is_compiled(opened: Bundle) -> None:
     with pytest.raises(OptionError, match="capability 90, null device has 120"):
         tune_bundle(opened, tuner(lambda: other, []))
     assert other.calls[-1].name == "close"
+
+
+def test_operands_that_do_not_fit_leave_the_problem_out(opened: Bundle) -> None:
+    drivers: list[NullDriver] = []
+
+    def open_driver() -> NullDriver:
+        drivers.append(NullDriver(null_facts(90, 13000), free_bytes=4096))
+        return drivers[-1]
+
+    report = tune_bundle(opened, tuner(open_driver, []))
+    (tuned,) = report.problems
+    assert tuned.winner is None and "can't allocate" in tuned.fault and not tuned.failures
+    assert len(drivers) == 2 and drivers[-1].calls[-1].name == "close"
