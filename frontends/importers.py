@@ -74,7 +74,8 @@ def _linear(args: Arguments, _: Keywords, result: TensorType) -> Call:
 
 
 def _layer_norm(args: Arguments, _: Keywords, result: TensorType) -> Call:
-    x, _, scale, shift, eps = (*args, None, None, 1e-5)[:5] if len(args) < 5 else args[:5]
+    defaults = (None, None, None, None, 1e-5)
+    x, _, scale, shift, eps = (*args, *defaults[len(args) :])[:5]
     attributes = NormAttributes(
         eps=eps, scale=scale is not None, shift=shift is not None, dtype=result.dtype
     )
@@ -193,6 +194,7 @@ IMPORTERS: dict[str, Importer] = {
     "aten.flatten.using_ints": _reshape,
     "aten.expand.default": _expand,
     "aten.slice.Tensor": _slice,
+    "aten.alias.default": lambda args, _, __: args[0],
     "aten.cat.default": _concat,
     "aten.permute.default": _permute,
     "aten.transpose.int": _transpose,
