@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from policyc import __version__
 from policyc.compiler.bundle_writer import BundleContents, require_writable, write_bundle
 from policyc.compiler.errors import PassError
 from policyc.compiler.events import Event, Report
@@ -27,7 +28,7 @@ from policyc.frontends.policy import PolicyOptions, PreparedPolicy
 from policyc.frontends.processing_description import ProcessingOptions
 from policyc.frontends.trace import trace
 
-TOOLS = ("policyc", "torch", "triton", "numpy", "ml_dtypes")
+TOOLS = ("torch", "triton", "numpy", "ml_dtypes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +213,7 @@ def _contents(
 
 
 def _tool_versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
+    versions = {"policyc": __version__, "python": platform.python_version()}
     for tool in TOOLS:
         try:
             versions[tool] = importlib.metadata.version(tool)

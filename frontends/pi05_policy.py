@@ -99,7 +99,7 @@ def prepare(checkpoint: Checkpoint, options: PolicyOptions) -> PreparedPolicy:
         keep_float32=KEEP_FLOAT32,
         processing=processing,
         processing_files=files,
-        settings=_settings(shape, statistics.id),
+        settings={**_settings(shape, statistics.id), **_licence(checkpoint)},
         golden_inputs=lambda batch: golden_inputs(replace(shape, batch=batch)),
         source_digests=lambda: {**checkpoint.file_digests(), **statistics.file_digests},
         notes=tuple(notes),
@@ -206,6 +206,12 @@ def _settings(shape: Pi05Shape, statistics: str) -> dict[str, object]:
         "time_grid": "accumulated" if shape.accumulated_time else "closed_form",
         "statistics": statistics,
     }
+
+
+def _licence(checkpoint: Checkpoint) -> dict[str, object]:
+    """The licence of the weights, where the configuration states one (LeRobot's may)."""
+    stated = checkpoint.config.get("license")
+    return {"license": stated} if isinstance(stated, str) else {}
 
 
 @dataclass(frozen=True, slots=True)
