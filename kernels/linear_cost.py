@@ -21,6 +21,9 @@ _SUMMED_FLOP_PER_CLOCK = 64
 _DRAM_BYTES_PER_CLOCK = 18
 """Per processor: 4.8 TB/s over 132 processors at 1.9 GHz. Source: NVIDIA H200 data sheet."""
 
+_L2_BYTES_PER_CLOCK = 48
+"""Per processor, read; three quarters of the 64 bytes a clock of the L2 port."""
+
 _SHARED_BYTES_PER_CLOCK = 128
 """Per processor, read and written. Source: CUDA C++ Programming Guide, 32 banks of 4 bytes."""
 
@@ -70,7 +73,8 @@ def _step_clocks(shape: Shape, tile: Tile, device: Device) -> float:
     """One step of BLOCK_K of one tile."""
     flop = 2 * tile.block_m * tile.width * tile.block_k
     if tile.summed:
-        return flop / _SUMMED_FLOP_PER_CLOCK + 0.25 * _LATENCY_CLOCKS
+        read = (tile.block_m + tile.block_n) * tile.block_k * shape.dtype.size_bytes
+        return flop / _SUMMED_FLOP_PER_CLOCK + read / _L2_BYTES_PER_CLOCK
     if shape.dtype is DType.F32:
         return max(flop / _FLOAT32_FLOP_PER_CLOCK, 2 * _LATENCY_CLOCKS)
     shared = _shared_traffic(shape, tile) / _SHARED_BYTES_PER_CLOCK

@@ -69,7 +69,7 @@ def resident_linear(
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-    row_tiles: tl.constexpr = tl.cdiv(M, BLOCK_M)
+    row_tiles = tl.cdiv(M, BLOCK_M)
     split = tl.program_id(1)
     row, column = place(tl.program_id(0), row_tiles, None, M, N, 0, BLOCK_M, BLOCK_N, GROUP_M)
     w_tiles = ()
@@ -136,7 +136,7 @@ def summed_linear(
     if GROUPS > 0:
         row_inside = row_inside & is_needed(row, length, M, GROUPS, BLOCK_M)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for step in tl.static_range(tl.cdiv(K, BLOCK_K)):
+    for step in tl.static_range((K + BLOCK_K - 1) // BLOCK_K):
         if step > 0:
             ks += BLOCK_K
             w_tile = tl.load(w_rows + ks, mask=column_inside & (ks < K), other=0.0)

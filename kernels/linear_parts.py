@@ -54,7 +54,7 @@ def is_needed(row, length, M: tl.constexpr, GROUPS: tl.constexpr, BLOCK_M: tl.co
     rows: tl.constexpr = M // GROUPS
     first = row // rows
     found = False
-    for index in tl.static_range(tl.cdiv(BLOCK_M - 1, rows) + 1):
+    for index in tl.static_range((BLOCK_M + rows - 2) // rows + 1):
         group = first + index
         needed = tl.load(length + group, mask=group < GROUPS, other=0)
         is_in = (needed > 0) & (group * rows < row + BLOCK_M) & (group * rows + needed > row)

@@ -228,12 +228,20 @@ _SUMMED = tuple(
     )
 )
 
+_SHORTEST_SUM = 32
+
+_MOST_SUMMED_STEPS = 8
+"""Steps are unrolled."""
+
 
 def tiles_for(shape: Shape) -> tuple[Tile, ...]:
     """Every tile worth a thought for the shape, whatever the device."""
     if shape.dtype is DType.F32:
-        is_plain = not shape.gated and shape.splits == 1
-        return (_SUMMED if is_plain else ()) + _FLOAT32
+        if shape.gated or shape.splits > 1:
+            return _FLOAT32
+        longest = power_of_two(max(shape.k, _SHORTEST_SUM))
+        steps = ((tile, longest // tile.block_k) for tile in _SUMMED)
+        return tuple(tile for tile, count in steps if 1 <= count <= _MOST_SUMMED_STEPS) + _FLOAT32
     if shape.m > SMALL_ROWS:
         return _MANY_ROWS + _POINTERS_MANY_ROWS
     few: tuple[Tile, ...] = _FEW_ROWS
