@@ -1,4 +1,5 @@
-"""Compiles a kernel call for a compute capability without a GPU, and reads what the machine code needs."""
+"""Compiles a kernel call for a compute capability without a GPU, and reads what the machine code
+needs."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What one launch takes: registers a thread, bytes of local memory (spills) and of shared memory."""
+    """What one launch takes: registers a thread, bytes of local memory (spills) and of shared
+    memory."""
 
     registers: int
     local_bytes: int

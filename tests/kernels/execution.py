@@ -1,6 +1,7 @@
 """Runs kernel calls on torch tensors: by Triton's interpreter on a CPU, by its compiler on a GPU.
 
-Imports neither torch nor triton by itself: whether Triton interprets is decided when it is imported.
+Imports neither torch nor triton by itself: whether Triton interprets is decided when it is
+imported.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def interpret_triton() -> None:
 
 
 def kernel_function(call: KernelCall) -> Any:
-    """The Triton function that a call names; a generated program is written to a temporary file first."""
+    """The Triton function that a call names; a generated program is written to a temporary file
+    first."""
     module, _, function = call.kernel.partition(":")
     loaded = (
         program_module(call.program)
@@ -78,7 +80,8 @@ def launch(call: KernelCall, tensors: dict[str, Any], **options: object) -> None
 
 
 def bound_arguments(call: KernelCall, tensors: dict[str, Any]) -> dict[str, Any]:
-    """The call's arguments as Triton takes them: views as tensors, tensor maps as host descriptors."""
+    """The call's arguments as Triton takes them: views as tensors, tensor maps as host
+    descriptors."""
     return {name: _bound(argument, tensors) for name, argument in call.arguments}
 
 
