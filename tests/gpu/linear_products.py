@@ -54,10 +54,10 @@ def expert(m: int) -> tuple[Product, ...]:
     )
 
 
-# Of products with one key the first decides the choice: a prompt of 50 tokens after 3 images.
+# Of products with one key the first decides the choice: the full prompt, the slowest case.
 PRODUCTS = (
-    *prefix(968, groups=1, length=818),
-    *prefix(968)[:4],
+    *prefix(968),
+    *prefix(968, groups=1, length=818)[:4],
     *vision(768),
     *expert(50),
     Product(m=50, n=1024, k=2048, op="split_linear", splits=2),
@@ -74,8 +74,8 @@ PRODUCTS = (
 )
 
 BATCHES = (
-    *prefix(8 * 968, groups=8, length=818),
-    *prefix(32 * 968, groups=32, length=818)[:4],
+    *prefix(8 * 968),
+    *prefix(32 * 968)[:4],
     *vision(8 * 768),
     *(p for m in (400, 1600) for p in (*expert(m)[:4], Product(m=m, n=1024, k=2048))),
     *(Product(m=m, n=1024, k=4096) for m in (400, 1600)),
