@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from policyc.compiler.ir.attributes import AttentionAttributes
@@ -26,19 +25,17 @@ from policyc.kernels.spec import (
     Parameters,
     Problem,
     View,
+    counters_view,
 )
 
 LOG2_E = 1.4426950408889634
 
 _TILES_BF16 = (
     (128, 32, 8, 2),
-    (128, 64, 8, 1),
     (128, 64, 8, 2),
     (128, 128, 8, 2),
     (64, 128, 4, 2),
-    (64, 64, 4, 1),
     (64, 64, 4, 2),
-    (64, 64, 8, 1),
     (64, 64, 8, 2),
     (64, 32, 4, 2),
     (64, 32, 4, 3),
@@ -49,7 +46,8 @@ _TILES_BF16 = (
     (16, 64, 4, 3),
     (16, 32, 4, 3),
 )
-"""block_m, block_n, num_warps, num_stages."""
+"""block_m, block_n, num_warps, num_stages. No single stage: 64 x 64 x 72 so read outside its
+buffers on an H200 (Triton 3.6)."""
 
 _TILES_F32 = ((16, 16, 4, 1), (32, 32, 4, 1), (16, 32, 8, 1))
 """IEEE products run on the ordinary units; small tiles keep them in registers."""
@@ -60,8 +58,8 @@ _ACCUMULATORS = 128
 _WARP_GROUP_ACCUMULATORS = 168
 _TIGHT_ACCUMULATORS = 24
 """More float32 accumulators a thread spill. Warp-group products read their operands from shared
-memory and leave more registers free; a second segment takes some, as does a single stage. Found by
-compiling every tile at head dimensions 72 and 256."""
+memory and leave more registers free; a second segment takes some. Found by compiling every tile at
+head dimensions 72 and 256."""
 
 _MOST_SPLITS = 32
 
@@ -142,7 +140,10 @@ class AttentionFamily:
     def counter_bytes(
         self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
     ) -> int:
-        return 0
+        shape, settings = _shape(_attributes(node), operands), dict(parameters)
+        if settings["splits"] == 1:
+            return 0
+        return 4 * blocks(shape.rows, settings["block_m"]) * shape.batch * shape.kv_heads
 
     def calls(
         self,
@@ -160,14 +161,17 @@ class AttentionFamily:
             require_unit_stride(view, "attention operand")
         for length in (_length(attrs, operands), _query_length(attrs, operands)):
             require_lengths(length, shape.batch, "attention")
-        if settings["splits"] == 1:
-            return (_tile_call(attrs, shape, operands, (results[0], None, None), settings, device),)
-        assert scratch is not None, "attention with splits has no workspace"
-        partial, statistics = _workspace(shape, settings["splits"], scratch)
-        return (
-            _tile_call(attrs, shape, operands, (None, partial, statistics), settings, device),
-            _combine_call(shape, partial, statistics, results[0], settings, device),
-        )
+        targets: _Targets = (results[0], None, None, None)
+        if settings["splits"] > 1:
+            assert scratch is not None, "attention with splits has no workspace"
+            partial, statistics = _workspace(shape, settings["splits"], scratch)
+            counters = counters_view(node, self.counter_bytes(node, types, parameters))
+            targets = (results[0], partial, statistics, counters)
+        return (_tile_call(attrs, shape, operands, targets, settings, device),)
+
+
+_Targets = tuple[View, View | None, View | None, View | None]
+"""The result; partial results, their statistics and counters where the keys are split."""
 
 
 def _attributes(node: Node) -> AttentionAttributes:
@@ -234,7 +238,7 @@ def _uses_warp_groups(block_m: int, dtype: DType, device: Device) -> bool:
 
 def _rejection(shape: _Shape, tile: tuple[int, int, int, int], device: Device) -> str:
     """Why the device cannot run a tile, or the empty string."""
-    block_m, block_n, warps, stages = tile
+    block_m, block_n, warps, _ = tile
     width = sum(shape.columns)
     if shape.width > _WIDEST_HEAD:
         return f"head of {shape.width}, at most {_WIDEST_HEAD} fit in registers"
@@ -243,7 +247,7 @@ def _rejection(shape: _Shape, tile: tuple[int, int, int, int], device: Device) -
         return f"needs {need} bytes of shared memory, a block has {device.shared_bytes_per_block}"
     grouped = _uses_warp_groups(block_m, shape.dtype, device)
     most = _WARP_GROUP_ACCUMULATORS if grouped else _ACCUMULATORS
-    if grouped and (shape.second_keys or stages == 1):
+    if grouped and shape.second_keys:
         most -= _TIGHT_ACCUMULATORS
     accumulators = block_m * (width + block_n) // (32 * warps)
     if accumulators > most:
@@ -304,14 +308,14 @@ def _tile_call(
     attrs: AttentionAttributes,
     shape: _Shape,
     operands: tuple[View, ...],
-    targets: tuple[View | None, View | None, View | None],
+    targets: _Targets,
     settings: dict[str, int],
     device: Device,
 ) -> KernelCall:
-    """`targets` are the result, or partial outputs and statistics."""
+    """The one launch; its programs of a tile wait for each other where the keys are split."""
     q, k, v = operands[:3]
     second_k, second_v = _second(attrs, operands) or (None, None)
-    out, partial, statistics = targets
+    out, partial, statistics, counters = targets
     arguments: dict[str, Argument] = {
         "q_pointer": q,
         "k_pointer": k,
@@ -323,6 +327,7 @@ def _tile_call(
         "out_pointer": out,
         "partial_pointer": partial,
         "statistics_pointer": statistics,
+        "counter_pointer": counters,
         "qk_scale": attrs.scale * LOG2_E,
     }
     main, rest = shape.columns
@@ -342,6 +347,9 @@ def _tile_call(
         **axis_strides(second_v, "SECOND_V"),
         **axis_strides(out, "OUT"),
         "SPLITS": settings["splits"],
+        "COMBINED_ROWS": power_of_two(blocks(settings["block_m"], settings["splits"])),
+        "D_BLOCK": power_of_two(shape.width),
+        "PHASE": "both",
         "BLOCK_M": settings["block_m"],
         "BLOCK_N": settings["block_n"],
         "PRECISION": "ieee" if shape.dtype is DType.F32 else "tf32",
@@ -352,35 +360,3 @@ def _tile_call(
         settings["splits"],
     )
     return kernel_call("attention:attention_tile", arguments, constants, grid, settings, device)
-
-
-def _combine_call(
-    shape: _Shape,
-    partial: View,
-    statistics: View,
-    out: View,
-    settings: dict[str, int],
-    device: Device,
-) -> KernelCall:
-    splits = power_of_two(settings["splits"])
-    width = power_of_two(shape.width)
-    constants: dict[str, Constant] = {
-        "T": shape.queries,
-        "KV_HEADS": shape.kv_heads,
-        "GROUP": shape.group,
-        "D": shape.width,
-        **axis_strides(out, "OUT"),
-        "SPLITS": settings["splits"],
-        "SPLITS_BLOCK": splits,
-        "BLOCK_D": width,
-    }
-    # Sixteen values a thread: enough loads in flight, and few warps for the reduction over splits.
-    warps = max(1, min(8, math.ceil(splits * width / (32 * 16))))
-    return kernel_call(
-        "attention:combine_splits",
-        {"partial_pointer": partial, "statistics_pointer": statistics, "out_pointer": out},
-        constants,
-        (shape.rows, shape.batch * shape.kv_heads, 1),
-        {"num_warps": power_of_two(warps)},
-        device,
-    )

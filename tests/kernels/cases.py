@@ -10,7 +10,14 @@ import numpy as np
 from policyc.compiler.ir.graph import Node, Value
 from policyc.compiler.ir.ops import infer, row_of
 from policyc.compiler.ir.types import Array, DType, TensorType
-from policyc.kernels.spec import Device, Family, KernelCall, Parameters, View
+from policyc.kernels.spec import (
+    COUNTERS_PREFIX,
+    Device,
+    Family,
+    KernelCall,
+    Parameters,
+    View,
+)
 
 Run = Callable[[tuple[KernelCall, ...], dict[str, Array]], dict[str, Array]]
 
@@ -138,12 +145,15 @@ class Case:
         size = family.scratch_bytes(self.node, self.types, parameters)
         # 0xff bytes read as NaN, so that workspace read before it is written shows.
         buffers["scratch"] = np.full(size, 0xFF, np.uint8)
+        count = family.counter_bytes(self.node, self.types, parameters) // 4
+        buffers[f"{COUNTERS_PREFIX}{self.node.outputs[0].name}"] = np.zeros(count, np.int32)
         return buffers
 
     def run(self, family: Family, parameters: Parameters, device: Device, run: Run) -> list[Array]:
         """The results as float64 (integers as they are), shaped."""
         buffers = self.all_buffers(family, parameters)
-        after = run(self.calls(family, parameters, device), buffers)
+        calls = self.calls(family, parameters, device)
+        after = run(tuple(part for call in calls for part in sequential(call)), buffers)
         for name, before in self.buffers.items():
             assert before.tobytes() == after[name].tobytes(), f"operand {name} was overwritten"
         found = []
@@ -151,6 +161,17 @@ class Case:
             array = after[value.name].reshape(value.type.shape)
             found.append(array.astype(np.float64) if value.type.dtype.is_float else array)
         return found
+
+
+def sequential(call: KernelCall) -> tuple[KernelCall, ...]:
+    """The call in parts that need no program to wait for another, which the interpreter cannot."""
+    constants = dict(call.constants)
+    if constants.get("PHASE") != "both" or constants["SPLITS"] == 1:
+        return (call,)
+    return tuple(
+        replace(call, constants=tuple({**constants, "PHASE": phase}.items()))
+        for phase in ("partial", "combine")
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
