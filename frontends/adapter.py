@@ -8,14 +8,21 @@ device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+import policyc.frontends.custom_ops  # noqa: F401  (registers torch.ops.policyc)
 
 from policyc.compiler.ir.graph import Rate
 from policyc.compiler.ir.types import Array, TensorType
+
+LOOP_WEIGHT_BYTES = 2 << 30
+"""Weights of a loop are kept from step to step up to this size."""
 
 Weights = Mapping[str, Tensor]
 StageFunction = Callable[..., dict[str, Tensor]]
@@ -118,6 +125,49 @@ class LazyWeights(Mapping[str, Tensor]):
         return len(self.weights) + len(self.constants)
 
 
+@dataclass(frozen=True, slots=True)
+class _LoopWeights(Mapping[str, Tensor]):
+    """The weights of a loop, converted once each as long as they fit in `LOOP_WEIGHT_BYTES`."""
+
+    weights: Weights
+    kept: dict[str, Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name in self.kept:
+            return self.kept[name]
+        tensor = self.weights[name]
+        if tensor.nbytes + sum(other.nbytes for other in self.kept.values()) <= LOOP_WEIGHT_BYTES:
+            self.kept[name] = tensor
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.weights)
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+
+class _OnlyExistingRows(TorchFunctionMode):
+    """Cuts what `compact_rows` yields to the longest sample of the batch.
+
+    The rows behind are zeros that no later value depends on, and every stage takes its number of
+    rows from its operands, so that the reference need not compute them.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is not torch.ops.policyc.compact_rows:
+            return result
+        longest = max(1, int(args[1].sum(dim=1).max()))
+        return result[:, :longest].contiguous()
+
+
 def run_reference(
     model: ModelSpec,
     read_weight: Callable[[str], Array],
@@ -133,14 +183,15 @@ def run_reference(
         dtype: precision of the arithmetic, torch.float32 or torch.float64.
 
     Returns:
-        Every value that a stage yields, by name, in `dtype` or its integer type.
+        Every value that a stage yields, by name, in `dtype` or its integer type. Values between
+        `compact_rows` and `scatter_rows` have the rows of the longest sample, not all slots.
     """
     weights = LazyWeights(read_weight, frozenset(model.weights), model.constants, dtype)
     values: dict[str, Tensor] = {}
     for item in model.inputs:
         tensor = torch.from_numpy(np.array(inputs[item.name]))
         values[item.name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
-    with torch.no_grad():
+    with torch.no_grad(), _OnlyExistingRows():
         for stage in model.stages:
             _run_stage(stage, weights, values)
     return {name: tensor.numpy() for name, tensor in values.items()}
@@ -151,7 +202,7 @@ def _run_stage(stage: StageSpec, weights: Weights, values: dict[str, Tensor]) ->
     if stage.loop is None:
         values.update(stage.function(weights, *given))
         return
-    loop = stage.loop
+    loop, weights = stage.loop, _LoopWeights(weights)
     inner = [values[carry.initial] for carry in loop.carries]
     collected: dict[str, list[Tensor]] = {stacked: [] for _, stacked in loop.collects}
     for step in range(loop.count):

@@ -252,7 +252,7 @@ class Pi05:
             kind, layer = ("k", index) if index < layers else ("v", index - layers)
             batch, slots, heads, width = tensor.shape
             rows = torch.ops.policyc.scatter_rows(tensor.reshape(batch, slots, heads * width), mask)
-            rows = rows.reshape(batch, slots, heads, width).permute(0, 2, 1, 3)
+            rows = rows.reshape(*mask.shape, heads, width).permute(0, 2, 1, 3)
             results[f"{kind}.{layer}"] = rows
         return results
 

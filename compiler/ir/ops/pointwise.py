@@ -134,7 +134,7 @@ def _run_scalar(name: str) -> Callable[[ScalarAttributes, Arrays], Arrays]:
 
 
 def _run_cast(attributes: CastAttributes, operands: Arrays) -> Arrays:
-    return (operands[0].astype(attributes.dtype.numpy),)
+    return (operands[0].astype(attributes.dtype.numpy, copy=False),)
 
 
 def _row(name: str, attributes: type, infer: Infer, reference: Reference) -> OpRow:
