@@ -86,6 +86,8 @@ NORM = KernelSource(
     constants=(
         ("scale_pointer", None),
         ("shift_pointer", None),
+        ("length_pointer", None),
+        ("GROUP_ROWS", 0),
         *((name, 4) for name in ("ROWS", "D", "X_INNER", "X_STRIDE", "Y_INNER", "Y_STRIDE")),
         *((f"{name}_OUTER_STRIDE", 0) for name in "XY"),
         ("ROWS_PER_PROGRAM", 1),
