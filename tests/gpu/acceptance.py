@@ -25,7 +25,8 @@ from policyc.compiler.events import Event
 from policyc.compiler.ir.tensor_file import TensorFile
 from policyc.compiler.options import CompileOptions, Golden, Precision
 from policyc.compiler.synth import SynthesisOptions, synthesise
-from policyc.runtime_min.golden import check_golden
+from policyc.runtime_min.bundle import Bundle
+from policyc.runtime_min.golden import check_golden, compare, read_golden
 from policyc.runtime_min.policy import Policy
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -195,7 +196,27 @@ def check_full(work: Path, target: str, table: Table, args: argparse.Namespace) 
     if args.carried is not None:
         for weights in bundle.glob("weights-*.safetensors"):
             shutil.copy(weights, args.carried / weights.name)
-        check_full_bundle("kernels from the CPU machine", args.carried, table, args)
+        check_carried(args.carried, bundle, table, args)
+
+
+def check_carried(carried: Path, built: Path, table: Table, args: argparse.Namespace) -> None:
+    """Kernels, plan and graph of a machine without a GPU, with the weights made here.
+
+    The carried bundle has no golden vectors, for size: it is held against those of the one built
+    here.
+    """
+    inputs, outputs = read_golden(Bundle.open(built))
+    limits = Bundle.open(built).manifest.tolerances
+    label = "kernels from the CPU machine"
+    start = time.perf_counter()
+    with Policy.load(carried, device="cuda:0") as policy:
+        got = policy.run_for_comparison(inputs, tuple(outputs))
+        table.add(f"{label}: load and first run", f"{time.perf_counter() - start:.2f} s")
+        rows = [compare(name, got[name], array, limits[name]) for name, array in outputs.items()]
+        worst = max(rows, key=lambda row: row.relative_l2 / row.limit.relative_l2)
+        passed = all(row.passed for row in rows)
+        table.add(f"{label}: golden, {len(rows)} outputs", str(worst)[:90], passed)
+    time_bundle(label, carried, table, args)
 
 
 def check_full_bundle(label: str, bundle: Path, table: Table, args: argparse.Namespace) -> None:
@@ -216,6 +237,11 @@ def check_full_bundle(label: str, bundle: Path, table: Table, args: argparse.Nam
             f"{label}: golden, {len(golden.comparisons)} outputs", str(worst)[:90], golden.passed
         )
         check_lengths(label, policy, table)
+    time_bundle(label, bundle, table, args)
+
+
+def time_bundle(label: str, bundle: Path, table: Table, args: argparse.Namespace) -> None:
+    """Latency at the full prompt and at a quarter of it, with receipts."""
     for valid in (200, 50):
         options = BenchOptions(
             device="cuda:0", calls=args.count, prompt_valid=valid, load=valid == 200
@@ -226,6 +252,30 @@ def check_full_bundle(label: str, bundle: Path, table: Table, args: argparse.Nam
             text = f"p50 {timing.p50_us / 1e3:.3f} p99 {timing.p99_us / 1e3:.3f} ms"
             limit = timing.p50_us <= 20e3 if timing.boundary == "run" else None
             table.add(f"{label}: prompt {valid}, {timing.boundary}", text, limit)
+
+
+def check_batches(work: Path, target: str, table: Table, args: argparse.Namespace) -> None:
+    """Buckets 8 and 32 beside 1, sharing weights: samples a second on the full prompt."""
+    bundle = work / "batches.policy"
+    start = time.perf_counter()
+    options = CompileOptions(
+        checkpoint=work / "full",
+        output=bundle,
+        targets=(target,),
+        batch=(1, 8, 32),
+        golden=Golden.NONE,
+    )
+    compile_checkpoint(options, quiet)
+    table.add("compile buckets 1, 8, 32", f"{time.perf_counter() - start:.1f} s")
+    for batch, least in ((8, 105.0), (32, 120.0)):
+        bench = BenchOptions(device="cuda:0", calls=20, prompt_valid=200, batch=batch)
+        receipt = bench_bundle(bundle, bench)
+        write_receipt(args.out / f"full_batch_{batch}.json", receipt)
+        for timing in receipt.timings:
+            rate = batch / timing.p50_us * 1e6
+            text = f"T p50 {timing.p50_us / 1e3:.2f} ms, Q {rate:.1f} samples/s"
+            passed = rate >= least if timing.boundary == "run" else None
+            table.add(f"batch {batch}, {timing.boundary}", text, passed)
 
 
 def full_inputs(policy: Policy, valid: int) -> dict[str, np.ndarray]:
@@ -289,6 +339,8 @@ def main() -> None:
             )
     if "full" in args.parts:
         attempt("full size", lambda: check_full(args.work, args.target, table, args), table)
+    if "batches" in args.parts:
+        attempt("batches", lambda: check_batches(args.work, args.target, table, args), table)
     table.print()
 
 
