@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from policyc.compiler.golden import GoldenVectors
 from policyc.compiler.ir.graph import Graph, Value
 from policyc.compiler.ir.tensor_file import TensorFile, write_tensors
 from policyc.compiler.ir.text import print_graph
-from policyc.compiler.ir.types import DType, TensorType
+from policyc.compiler.ir.types import Array, DType, TensorType
 from policyc.compiler.materialise import PackedWeights
 from policyc.compiler.options import OptionError
 from policyc.runtime_min.bundle import (
@@ -45,7 +45,10 @@ NOTICE_NAME = "NOTICE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleContents:
-    """Everything that goes into a bundle; see the schema in `runtime_min`."""
+    """Everything that goes into a bundle; see the schema in `runtime_min`.
+
+    `golden` is asked for once, after the weights are written: it may be made meanwhile.
+    """
 
     policy: str
     precision: str
@@ -59,7 +62,7 @@ class BundleContents:
     weights: PackedWeights
     processing: Mapping[str, object]
     processing_files: Mapping[str, Path]
-    golden: GoldenVectors | None
+    golden: Callable[[], GoldenVectors | None]
 
 
 def write_bundle(output: Path, contents: BundleContents) -> None:
@@ -114,53 +117,68 @@ def _write_files(folder: Path, contents: BundleContents) -> None:
     texts |= {plan_name(plan): plan_text(contents.plans[plan]) for plan in contents.plans}
     texts[PROCESSING_NAME] = json_text(dict(contents.processing))
     texts[NOTICE_NAME] = contents.notice
-    for name, text in texts.items():
-        _write(folder / name, text.encode("utf-8"))
-    for name, data in contents.cubins.items():
-        _write(folder / name, data)
+    data = {name: text.encode("utf-8") for name, text in texts.items()} | dict(contents.cubins)
+    files = {name: _write(folder / name, content) for name, content in data.items()}
     for name, source in contents.processing_files.items():
-        _write(folder / name, source.read_bytes())
-    if contents.golden is not None:
-        _write_golden(folder / GOLDEN_NAME, contents.golden)
-    weights = _write_weights(folder, contents.weights)
+        files[name] = _write(folder / name, source.read_bytes())
+    weights, weight_files = _write_weights(folder, contents.weights)
+    files |= weight_files
+    golden = contents.golden()
+    if golden is not None:
+        files[GOLDEN_NAME] = _write_golden(folder / GOLDEN_NAME, golden)
     manifest = Manifest(
         policy=contents.policy,
         precision=contents.precision,
         targets=contents.targets,
         options=contents.options,
-        files=_entries(folder),
+        files=files,
         weights=weights,
-        tolerances=contents.golden.tolerances if contents.golden is not None else {},
+        tolerances=golden.tolerances if golden is not None else {},
         provenance=contents.provenance,
     )
     _write(folder / MANIFEST_NAME, manifest_text(manifest).encode("utf-8"))
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, data: bytes) -> FileEntry:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
+    return FileEntry(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
 
 
-def _write_golden(path: Path, golden: GoldenVectors) -> None:
+def _write_tensors(
+    path: Path, entries: list[tuple[str, TensorType]], produce: Callable[[str], Array]
+) -> FileEntry:
+    """Write a tensor file; its digest is taken on the way, since reading it again costs as much."""
+    digest = write_tensors(path, entries, produce, {})
+    return FileEntry(sha256=digest, size_bytes=path.stat().st_size)
+
+
+def _write_golden(path: Path, golden: GoldenVectors) -> FileEntry:
     entries = [
         (name, TensorType(DType.of(array.dtype), array.shape))
         for name, array in sorted(golden.tensors.items())
     ]
-    write_tensors(path, entries, golden.tensors.__getitem__, {})
+    return _write_tensors(path, entries, golden.tensors.__getitem__)
 
 
-def _write_weights(folder: Path, weights: PackedWeights) -> dict[str, WeightEntry]:
+def _write_weights(
+    folder: Path, weights: PackedWeights
+) -> tuple[dict[str, WeightEntry], dict[str, FileEntry]]:
+    """Where each weight lies, and the files that hold them."""
     index: dict[str, WeightEntry] = {}
+    files: dict[str, FileEntry] = {}
     for number, group in enumerate(_weight_files(weights.values), start=1):
         name = f"weights-{number:05d}.safetensors"
         entries = [(value.name.removeprefix("@"), value.type) for value in group]
-        write_tensors(folder / name, entries, lambda label: weights.produce(f"@{label}"), {})
+        files[name] = _write_tensors(
+            folder / name, entries, lambda label: weights.produce(f"@{label}")
+        )
         placed = TensorFile.open(folder / name).entries
         for label, kind in entries:
             index[label] = WeightEntry(
                 file=name, dtype=kind.dtype, shape=kind.shape, offset=placed[label].begin
             )
-    return index
+    return index, files
 
 
 def _weight_files(values: tuple[Value, ...]) -> Iterator[list[Value]]:
@@ -174,19 +192,3 @@ def _weight_files(values: tuple[Value, ...]) -> Iterator[list[Value]]:
         size += value.type.size_bytes
     if group:
         yield group
-
-
-def _entries(folder: Path) -> dict[str, FileEntry]:
-    """Digest and size of every file of the folder, by name."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {
-        path.relative_to(folder).as_posix(): FileEntry(
-            sha256=_digest(path), size_bytes=path.stat().st_size
-        )
-        for path in paths
-    }
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

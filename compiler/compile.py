@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import resource
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
 
 from policyc import __version__
+from policyc.compiler.allocator import keep_freed_memory
+from policyc.compiler.background import Background, Timed, background
 from policyc.compiler.bundle_writer import BundleContents, require_writable, write_bundle
 from policyc.compiler.errors import PassError
 from policyc.compiler.events import Event, Report
@@ -39,6 +44,7 @@ class CompileReport:
     targets: tuple[BuiltTarget, ...]
     notes: tuple[str, ...]
     seconds: float
+    peak_memory_bytes: int
 
 
 def compile_checkpoint(options: CompileOptions, report: Report) -> CompileReport:
@@ -52,25 +58,33 @@ def compile_checkpoint(options: CompileOptions, report: Report) -> CompileReport
     started = time.perf_counter()
     clock = _Clock(report)
     require_writable(options.output)
+    keep_freed_memory()
     profiles = open_targets(options.targets, options.choices)
     checkpoint = Checkpoint.open(options.checkpoint)
     prepared = family_of(checkpoint).prepare(checkpoint, _policy_options(options))
     for note in (*prepared.notes, *prepared.processing.get("notes", ())):  # type: ignore[misc]
         report(Event(kind="note", text=str(note)))
     clock.lap("read", f"{checkpoint.folder}: {prepared.family}, layout {prepared.layout}")
-    scheduled, passes = _schedule(prepared, options, clock)
-    graphs, weights = _materialised(scheduled, prepared)
-    built = build_targets(graphs, profiles, options.cache, report)
-    clock.restart()
-    golden = _golden(prepared, options, clock)
-    built_parts = _Built(graphs=graphs, weights=weights, targets=built, passes=passes)
-    write_bundle(options.output, _contents(prepared, options, built_parts, golden))
+    with background() as threads:
+        digests = threads.start(prepared.source_digests)
+        golden = _start_golden(threads, prepared, options)
+        scheduled, passes = _schedule(prepared, options, clock)
+        graphs, weights = _materialised(scheduled, prepared)
+        built = build_targets(graphs, profiles, options.cache, report)
+        clock.restart()
+        parts = _Built(graphs=graphs, weights=weights, targets=built, passes=passes)
+        finish = partial(_finished, golden, report)
+        contents = _contents(prepared, options, parts, digests.result().value, finish)
+        write_bundle(options.output, contents)
     clock.lap("write", str(options.output))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    report(Event(kind="memory", text=f"{peak / 1e9:.1f} GB at most, mapped files included"))
     return CompileReport(
         passes=passes,
         targets=built,
         notes=prepared.notes,
         seconds=time.perf_counter() - started,
+        peak_memory_bytes=peak,
     )
 
 
@@ -165,23 +179,33 @@ def _materialised(
     return graphs, shared
 
 
-def _golden(
-    prepared: PreparedPolicy, options: CompileOptions, clock: _Clock
-) -> GoldenVectors | None:
+def _start_golden(
+    threads: Background, prepared: PreparedPolicy, options: CompileOptions
+) -> Future[Timed[GoldenVectors]] | None:
+    """Golden vectors in the making; None where none are wanted."""
     if options.golden is Golden.NONE:
         return None
-    golden = make_golden(prepared, options.batch[0], _precision(prepared)[1])
-    clock.lap("golden", f"{len(golden.tolerances)} outputs by the adapter in float32")
-    return golden
+    stoppable = replace(prepared, read_weight=threads.stoppable(prepared.read_weight))
+    dtype = _precision(prepared)[1]
+    return threads.start(lambda: make_golden(stoppable, options.batch[0], dtype))
+
+
+def _finished(golden: Future[Timed[GoldenVectors]] | None, report: Report) -> GoldenVectors | None:
+    if golden is None:
+        return None
+    made = golden.result()
+    text = f"{len(made.value.tolerances)} outputs by the adapter in float32, meanwhile"
+    report(Event(kind="golden", text=text, seconds=made.seconds))
+    return made.value
 
 
 def _contents(
     prepared: PreparedPolicy,
     options: CompileOptions,
     parts: _Built,
-    golden: GoldenVectors | None,
+    digests: Mapping[str, str],
+    golden: Callable[[], GoldenVectors | None],
 ) -> BundleContents:
-    digests = prepared.source_digests()
     return BundleContents(
         policy=prepared.family,
         precision=_precision(prepared)[0].value,

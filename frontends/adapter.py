@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import policyc.frontends.custom_ops  # noqa: F401  (registers torch.ops.policyc)
-
 from policyc.compiler.ir.graph import Rate
 from policyc.compiler.ir.types import Array, TensorType
 

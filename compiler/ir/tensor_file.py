@@ -12,6 +12,7 @@ length, JSON header, data; header cap of 100 MB).
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -319,7 +320,7 @@ def write_tensors(
     entries: Sequence[tuple[str, TensorType]],
     produce: Callable[[str], Array],
     metadata: Mapping[str, str],
-) -> None:
+) -> str:
     """Writes a file, one tensor in memory at a time, each at a multiple of 256 bytes in the file.
 
     The bytes depend on the arguments alone. The file appears under its name once it is complete.
@@ -330,6 +331,9 @@ def write_tensors(
         produce: gives the array of a name, of exactly the announced type.
         metadata: strings for the header.
 
+    Returns:
+        The SHA-256 of the file, in hexadecimal.
+
     Raises:
         TensorFileError: a header above the format's cap; a name that is repeated or reserved.
         TypeMismatch: `produce` returned another type than announced.
@@ -337,19 +341,26 @@ def write_tensors(
     layout = _layout(entries, path)
     header = _header(layout, metadata, path)
     partial = path.with_name(path.name + ".partial")
+    digest = hashlib.sha256()
     try:
         with partial.open("wb") as file:
-            file.write(len(header).to_bytes(_LENGTH_BYTES, "little") + header)
+            _put(file, digest, len(header).to_bytes(_LENGTH_BYTES, "little") + header)
             for name, kind, begin in layout:
                 assert file.tell() == _LENGTH_BYTES + len(header) + begin, f"{name} is misplaced"
                 if name.startswith(PADDING_PREFIX):
-                    file.write(bytes(kind.size_bytes))
+                    _put(file, digest, bytes(kind.size_bytes))
                 else:
-                    file.write(_contents(name, kind, produce(name)).data)
+                    _put(file, digest, _contents(name, kind, produce(name)).data)
         partial.replace(path)
     finally:
         with contextlib.suppress(FileNotFoundError):
             partial.unlink()
+    return digest.hexdigest()
+
+
+def _put(file: BinaryIO, digest: hashlib._Hash, data: bytes | memoryview) -> None:
+    file.write(data)
+    digest.update(data)
 
 
 _Layout = list[tuple[str, TensorType, int]]  # name, type, offset in the data

@@ -35,7 +35,7 @@ def contents(**changes: object) -> BundleContents:
         "weights": PackedWeights(values=graph(1).weights, produce=stored.__getitem__),
         "processing": {"format": 1},
         "processing_files": {},
-        "golden": golden(),
+        "golden": golden,
     }
     return BundleContents(**(fields | changes))  # type: ignore[arg-type]
 

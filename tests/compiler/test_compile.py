@@ -63,6 +63,7 @@ def test_every_step_is_reported(report: CompileReport, events: list[Event]) -> N
     assert [kind for kind in kinds if kind in ("read", "golden", "write")] == [
         *("read", "golden", "write"),
     ]
+    assert kinds[-1] == "memory" and report.peak_memory_bytes > 1 << 26
     assert any("tied partner" in event.text for event in events if event.kind == "note")
 
 

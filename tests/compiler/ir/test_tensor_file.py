@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import pickle
 import struct
@@ -65,9 +66,13 @@ def arrays() -> dict[str, Array]:
     }
 
 
-def write(path: Path, arrays: dict[str, Array], metadata: dict[str, str] | None = None) -> None:
+def write(path: Path, arrays: dict[str, Array], metadata: dict[str, str] | None = None) -> str:
     entries = [(name, TensorType(DType.of(a.dtype), a.shape)) for name, a in arrays.items()]
-    write_tensors(path, entries, arrays.__getitem__, metadata or {})
+    return write_tensors(path, entries, arrays.__getitem__, metadata or {})
+
+
+def test_the_digest_taken_while_writing_is_the_files(path: Path, arrays: dict[str, Array]) -> None:
+    assert write(path, arrays, {"a": "1"}) == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_reads_what_it_writes(path: Path, arrays: dict[str, Array]) -> None:
