@@ -146,7 +146,9 @@ def _write(path: Path, data: bytes) -> FileEntry:
 
 
 def _write_tensors(
-    path: Path, entries: list[tuple[str, TensorType]], produce: Callable[[str], Array]
+    path: Path,
+    entries: list[tuple[str, TensorType]],
+    produce: Callable[[str], Array | Iterator[Array]],
 ) -> FileEntry:
     """Write a tensor file; its digest is taken on the way, since reading it again costs as much."""
     digest = write_tensors(path, entries, produce, {})
@@ -171,7 +173,7 @@ def _write_weights(
         name = f"weights-{number:05d}.safetensors"
         entries = [(value.name.removeprefix("@"), value.type) for value in group]
         files[name] = _write_tensors(
-            folder / name, entries, lambda label: weights.produce(f"@{label}")
+            folder / name, entries, lambda label: weights.blocks(f"@{label}")
         )
         placed = TensorFile.open(folder / name).entries
         for label, kind in entries:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from policyc.compiler.ir.graph import (
     Graph,
     Loop,
@@ -18,6 +20,7 @@ from policyc.compiler.ir.graph import (
 )
 from policyc.compiler.ir.interpreter import Interpreter
 from policyc.compiler.ir.types import Array
+from policyc.compiler.row_blocks import RowBlocks
 
 SMALL_BYTES = 1 << 20
 """Results up to this size are kept for the other weights that are made of them."""
@@ -25,11 +28,16 @@ SMALL_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedWeights:
-    """The weights of a bundle: `values` by name (with `@`), and `produce`, which computes one of
-    them."""
+    """The weights of a bundle: `values` by name (with `@`), and `blocks`, which computes one of
+    them, some rows at a time."""
 
     values: tuple[Value, ...]
-    produce: Callable[[str], Array]
+    blocks: Callable[[str], Iterator[Array]]
+
+    def produce(self, name: str) -> Array:
+        """A weight as a whole."""
+        blocks = tuple(self.blocks(name))
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
 
 def materialise(graph: Graph, read_weight: Callable[[str], Array]) -> tuple[Graph, PackedWeights]:
@@ -54,16 +62,15 @@ def materialise(graph: Graph, read_weight: Callable[[str], Array]) -> tuple[Grap
     types = value_types(graph)
     weights = tuple(Value(name=names[name], type=types[name]) for name in used)
     sources = {names[name]: name for name in used}
-    evaluate = _Evaluation(graph, produced, read_weight, {}).value
-    stages = tuple(_renamed(stage, names) for stage in rest)
-    packed = PackedWeights(
-        values=weights, produce=lambda name: _rounded(evaluate(sources[name]), types[sources[name]])
+    blocks = RowBlocks(
+        produced=produced,
+        types=types,
+        whole=_Evaluation(graph, produced, read_weight, {}).value,
+        small_bytes=SMALL_BYTES,
     )
+    stages = tuple(_renamed(stage, names) for stage in rest)
+    packed = PackedWeights(values=weights, blocks=lambda name: blocks.blocks(sources[name]))
     return replace(graph, weights=weights, stages=stages), packed
-
-
-def _rounded(array: Array, kind: object) -> Array:
-    return array.astype(kind.dtype.numpy, copy=False)  # type: ignore[attr-defined]
 
 
 def _names(used: tuple[str, ...], produced: dict[str, Node]) -> dict[str, str]:

@@ -17,7 +17,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -318,17 +318,20 @@ def _place(
 def write_tensors(
     path: Path,
     entries: Sequence[tuple[str, TensorType]],
-    produce: Callable[[str], Array],
+    produce: Callable[[str], Array | Iterator[Array]],
     metadata: Mapping[str, str],
 ) -> str:
-    """Writes a file, one tensor in memory at a time, each at a multiple of 256 bytes in the file.
+    """Writes a file, one tensor or block in memory at a time.
+
+    Each tensor begins at a multiple of 256 bytes in the file.
 
     The bytes depend on the arguments alone. The file appears under its name once it is complete.
 
     Args:
         path: the file; replaced where it exists.
         entries: names and types, in the order in which they are produced and placed.
-        produce: gives the array of a name, of exactly the announced type.
+        produce: gives the array of a name, of exactly the announced type, or blocks of its rows in
+            order.
         metadata: strings for the header.
 
     Returns:
@@ -350,7 +353,8 @@ def write_tensors(
                 if name.startswith(PADDING_PREFIX):
                     _put(file, digest, bytes(kind.size_bytes))
                 else:
-                    _put(file, digest, _contents(name, kind, produce(name)).data)
+                    for block in _blocks(name, kind, produce(name)):
+                        _put(file, digest, block.data)
         partial.replace(path)
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -401,6 +405,26 @@ def _header(layout: _Layout, metadata: Mapping[str, str], path: Path) -> bytes:
             f"is {HEADER_LIMIT_BYTES}. Write fewer tensors to one file."
         )
     return text
+
+
+def _blocks(
+    name: str, kind: TensorType, made: Array | Iterator[Array]
+) -> Iterator[NDArray[np.uint8]]:
+    """The bytes of a tensor, known in the end to be whole."""
+    if isinstance(made, np.ndarray):
+        yield _contents(name, kind, made)
+        return
+    rows = 0
+    for block in made:
+        whole = block.shape == kind.shape
+        part = kind if whole else kind.with_shape((*block.shape[:1], *kind.shape[1:]))
+        rows += part.shape[0] if part.shape else 1
+        yield _contents(name, part, block)
+    expected = kind.shape[0] if kind.shape else 1
+    if rows != expected:
+        raise TypeMismatch(
+            f"tensor '{name}': expected {kind}, the producer's blocks have {rows} rows"
+        )
 
 
 def _contents(name: str, kind: TensorType, array: Array) -> NDArray[np.uint8]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,9 @@ def contents(**changes: object) -> BundleContents:
         "graphs": {1: graph(1)},
         "plans": {},
         "cubins": {},
-        "weights": PackedWeights(values=graph(1).weights, produce=stored.__getitem__),
+        "weights": PackedWeights(
+            values=graph(1).weights, blocks=lambda name: iter((stored[name][:1], stored[name][1:]))
+        ),
         "processing": {"format": 1},
         "processing_files": {},
         "golden": golden,
@@ -101,7 +104,7 @@ def test_anything_else_is_left_alone(tmp_path: Path, kind: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 
-def failing(name: str) -> Array:
+def failing(name: str) -> Iterator[Array]:
     raise OSError(errno.ENOSPC, "No space left on device", name)
 
 
@@ -109,7 +112,7 @@ def test_a_full_disk_leaves_the_older_bundle(tmp_path: Path) -> None:
     output = tmp_path / "a.policy"
     write_bundle(output, contents())
     before = tree(output)
-    hollow = PackedWeights(values=graph(1).weights, produce=failing)
+    hollow = PackedWeights(values=graph(1).weights, blocks=failing)
     with pytest.raises(OSError, match="No space left"):
         write_bundle(output, contents(weights=hollow))
     assert tree(output) == before and [path.name for path in tmp_path.iterdir()] == ["a.policy"]
@@ -151,7 +154,7 @@ def write_and_die(output: Path, moment: str) -> None:
     """In a process of its own: ends at the moment named."""
     made = contents()
     if moment == "weights":
-        made = contents(weights=PackedWeights(values=made.weights.values, produce=die))  # type: ignore[arg-type]
+        made = contents(weights=PackedWeights(values=made.weights.values, blocks=die))  # type: ignore[arg-type]
     name, action = {
         "first file": ("_write", write_half),
         "golden vectors": ("_write_golden", write_half),

@@ -8,6 +8,7 @@ import json
 import pickle
 import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import ml_dtypes
@@ -312,3 +313,31 @@ def test_names_that_cannot_be_written(path: Path, names: tuple[str, ...], fault:
     kind = TensorType(DType.F32, (2,))
     with pytest.raises(TensorFileError, match=fault):
         write_tensors(path, [(name, kind) for name in names], lambda _: np.ones(2, np.float32), {})
+
+
+def test_blocks_of_rows_give_the_same_file(path: Path, arrays: dict[str, Array]) -> None:
+    digest = write(path, arrays)
+    entries = [(name, TensorType(DType.of(a.dtype), a.shape)) for name, a in arrays.items()]
+
+    def rows(name: str) -> Iterator[Array]:
+        whole = arrays[name]
+        yield from (whole[i : i + 1] for i in range(len(whole))) if whole.ndim else (whole,)
+
+    assert write_tensors(path, entries, rows, {}) == digest
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ([(1, 2)], "expected f32.3,2., the producer's blocks have 1 rows"),
+        ([(2, 2), (2, 2)], "the producer's blocks have 4 rows"),
+        ([(3, 1)], "expected f32.3,2., the producer returned float32 .3, 1."),
+    ],
+)
+def test_blocks_must_make_up_the_tensor(
+    path: Path, shapes: list[tuple[int, int]], message: str
+) -> None:
+    kind = TensorType(DType.F32, (3, 2))
+    with pytest.raises(TypeMismatch, match=message):
+        write_tensors(path, [("x", kind)], lambda _: (np.ones(s, np.float32) for s in shapes), {})
+    assert not path.exists()
