@@ -4,9 +4,6 @@ The query heads of one key/value head are packed into the rows of a tile: row m 
 of query `m // GROUP`. A head dimension such as 72 is held as two column blocks (64 + 16), `D_MAIN`
 and `D_REST`.
 
-A program walks over blocks of keys, or takes all its keys at once (AT_ONCE): then every load is
-under way before the first product, and none waits for the length.
-
 With SPLITS > 1 the keys of a tile are shared out over programs. Each writes its partial result,
 waits for the others of its tile, and then adds up the partial results of its share of the rows.
 """
@@ -21,13 +18,13 @@ import triton.language as tl
 
 
 @triton.jit
-def load_columns(rows, in_rows, COLUMNS: tl.constexpr, LIMIT: tl.constexpr, other=0.0):
-    """A tile [rows, COLUMNS] at row pointers; columns from LIMIT on and rows outside read `other`."""
+def load_columns(rows, in_rows, COLUMNS: tl.constexpr, LIMIT: tl.constexpr):
+    """A tile [rows, COLUMNS] at row pointers; columns from LIMIT on and rows outside read as 0."""
     columns = tl.arange(0, COLUMNS)[None, :]
     mask = in_rows[:, None]
     if LIMIT < COLUMNS:
         mask = mask & (columns < LIMIT)
-    return tl.load(rows[:, None] + columns, mask=mask, other=other)
+    return tl.load(rows[:, None] + columns, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -71,44 +68,6 @@ def attend(
 
 
 @triton.jit
-def attend_at_once(
-    q_rows, in_rows, k_pointer, v_pointer, second_k_pointer, second_v_pointer, limit, qk_scale,
-    D: tl.constexpr, D_MAIN: tl.constexpr, S: tl.constexpr, SECOND_S: tl.constexpr,
-    K_STRIDE: tl.constexpr, V_STRIDE: tl.constexpr,
-    SECOND_K_STRIDE: tl.constexpr, SECOND_V_STRIDE: tl.constexpr,
-    SPLITS: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Maximum, sum and unnormalised output over this program's share of all slots for keys.
-
-    Slots from `limit` to S are read, whatever they hold, but do not act.
-    """
-    SHARE: tl.constexpr = (S + SECOND_S + SPLITS - 1) // SPLITS
-    index = tl.arange(0, BLOCK_N)
-    keys = tl.program_id(2) * SHARE + index
-    in_share = (index < SHARE) & (keys < S + SECOND_S)
-    in_first = in_share & (keys < S)
-    k = load_columns(k_pointer + keys * K_STRIDE, in_first, D_MAIN, D)
-    q = load_columns(q_rows, in_rows, D_MAIN, D)
-    v = load_columns(v_pointer + keys * V_STRIDE, in_first, D_MAIN, D)
-    if SECOND_S > 0:
-        in_second = in_share & (keys >= S)
-        k_rows = second_k_pointer + (keys - S) * SECOND_K_STRIDE
-        v_rows = second_v_pointer + (keys - S) * SECOND_V_STRIDE
-        k = load_columns(k_rows, in_second, D_MAIN, D, k)
-        v = load_columns(v_rows, in_second, D_MAIN, D, v)
-    exists = in_share & ((keys < limit) | (keys >= S))
-    v = tl.where(exists[:, None], v, 0.0)  # 0 * NaN is NaN
-    logits = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-    logits = tl.where(exists[None, :], logits * qk_scale, float("-inf"))
-    top = tl.max(logits, axis=1)
-    # Without any key the maximum is -inf, and -inf - -inf would be NaN.
-    weights = tl.exp2(logits - tl.where(top == float("-inf"), 0.0, top)[:, None])
-    total = tl.sum(weights, axis=1)
-    out = tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
-    return top, total, out
-
-
-@triton.jit
 def share_of_blocks(
     first_blocks, query_length_pointer, batch,
     SECOND_BLOCKS: tl.constexpr, GROUP: tl.constexpr, SPLITS: tl.constexpr, BLOCK_M: tl.constexpr,
@@ -149,30 +108,25 @@ def combine_splits(
     D: tl.constexpr, D_BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """Average of the partial results of some rows, weighted by 2**statistics; past the L1 cache."""
-    # Tuples keep everything in registers: all loads are under way before the first is needed.
+    # A tuple keeps the statistics in registers: all loads below are independent of one another.
     sizes = ()
-    parts = ()
-    columns = tl.arange(0, D_BLOCK)[None, :]
-    mask = in_rows[:, None] & (columns < D)
+    top = tl.full(row_index.shape, float("-inf"), tl.float32)
     for split in tl.static_range(SPLITS):
-        at = split * split_rows + row_index
-        size = tl.load(
-            statistics_pointer + at, mask=in_rows, other=float("-inf"), cache_modifier=".cg"
-        )
-        rows = partial_pointer + at[:, None] * D
-        part = tl.load(rows + columns, mask=mask, other=0.0, cache_modifier=".cg")
+        at = statistics_pointer + split * split_rows + row_index
+        size = tl.load(at, mask=in_rows, other=float("-inf"), cache_modifier=".cg")
+        top = tl.maximum(top, size)
         sizes = sizes + (size,)  # noqa: RUF005  # Triton has no unpacking
-        parts = parts + (part,)  # noqa: RUF005
-    top = sizes[0]
-    for split in tl.static_range(1, SPLITS):
-        top = tl.maximum(top, sizes[split])
     base = tl.where(top == float("-inf"), 0.0, top)
     total = tl.zeros(row_index.shape, tl.float32)
     out = tl.zeros([row_index.shape[0], D_BLOCK], tl.float32)
+    columns = tl.arange(0, D_BLOCK)[None, :]
+    mask = in_rows[:, None] & (columns < D)
     for split in tl.static_range(SPLITS):
+        rows = partial_pointer + (split * split_rows + row_index) * D
+        part = tl.load(rows[:, None] + columns, mask=mask, other=0.0, cache_modifier=".cg")
         weight = tl.exp2(sizes[split] - base)
         total += weight
-        out += parts[split] * weight[:, None]
+        out += part * weight[:, None]
     out = out / tl.where(total > 0.0, total, 1.0)[:, None]
     tl.store(out_rows[:, None] + columns, out.to(out_rows.dtype.element_ty), mask=mask)
 
@@ -260,8 +214,7 @@ def attention_tile(
     SECOND_K_BATCH: tl.constexpr, SECOND_K_STRIDE: tl.constexpr, SECOND_K_HEAD: tl.constexpr,
     SECOND_V_BATCH: tl.constexpr, SECOND_V_STRIDE: tl.constexpr, SECOND_V_HEAD: tl.constexpr,
     OUT_BATCH: tl.constexpr, OUT_STRIDE: tl.constexpr, OUT_HEAD: tl.constexpr,
-    SPLITS: tl.constexpr, COMBINED_ROWS: tl.constexpr, D_BLOCK: tl.constexpr,
-    PHASE: tl.constexpr, AT_ONCE: tl.constexpr,
+    SPLITS: tl.constexpr, COMBINED_ROWS: tl.constexpr, D_BLOCK: tl.constexpr, PHASE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (row blocks, batch * kv heads, splits). `qk_scale` is the softmax scale times log2(e).
@@ -288,24 +241,16 @@ def attention_tile(
         limit = S
         if length_pointer is not None:
             limit = tl.minimum(tl.load(length_pointer + batch), S)
+        begin, end = share_of_blocks(
+            tl.cdiv(limit, BLOCK_N), query_length_pointer, batch,
+            (SECOND_S + BLOCK_N - 1) // BLOCK_N, GROUP, SPLITS, BLOCK_M,
+        )  # fmt: skip
         q_rows = q_pointer + (rows // GROUP) * Q_STRIDE + (rows % GROUP) * Q_HEAD
-        if AT_ONCE:
-            top, total, out_main = attend_at_once(
-                q_rows, in_rows, k_pointer, v_pointer, second_k_pointer, second_v_pointer,
-                limit, qk_scale, D, D_MAIN, S, SECOND_S, K_STRIDE, V_STRIDE,
-                SECOND_K_STRIDE, SECOND_V_STRIDE, SPLITS, BLOCK_N, PRECISION,
-            )  # fmt: skip
-            out_rest = out_main  # not used: all columns are in the first block
-        else:
-            begin, end = share_of_blocks(
-                tl.cdiv(limit, BLOCK_N), query_length_pointer, batch,
-                (SECOND_S + BLOCK_N - 1) // BLOCK_N, GROUP, SPLITS, BLOCK_M,
-            )  # fmt: skip
-            top, total, out_main, out_rest = attend_all(
-                q_rows, in_rows, k_pointer, v_pointer, second_k_pointer, second_v_pointer,
-                begin, end, limit, qk_scale, D, D_MAIN, D_REST, SECOND_S, K_STRIDE, V_STRIDE,
-                SECOND_K_STRIDE, SECOND_V_STRIDE, BLOCK_M, BLOCK_N, PRECISION,
-            )  # fmt: skip
+        top, total, out_main, out_rest = attend_all(
+            q_rows, in_rows, k_pointer, v_pointer, second_k_pointer, second_v_pointer,
+            begin, end, limit, qk_scale, D, D_MAIN, D_REST, SECOND_S, K_STRIDE, V_STRIDE,
+            SECOND_K_STRIDE, SECOND_V_STRIDE, BLOCK_M, BLOCK_N, PRECISION,
+        )  # fmt: skip
         # No key at all leaves the total 0: the result is 0 then, never NaN.
         share = 1.0 / tl.where(total > 0.0, total, 1.0)[:, None]
         if SPLITS == 1:

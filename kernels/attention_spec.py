@@ -46,19 +46,8 @@ _TILES_BF16 = (
     (16, 64, 4, 3),
     (16, 32, 4, 3),
 )
-"""block_m, block_n, num_warps, num_stages. No loop of a single stage: 64 x 64 x 72 so read outside
-its buffers on an H200 (Triton 3.6)."""
-
-_AT_ONCE_BF16 = (
-    (128, 256, 8, 1),
-    (128, 128, 8, 1),
-    (64, 256, 8, 1),
-    (64, 64, 8, 1),
-    (32, 64, 8, 1),
-    (16, 64, 8, 1),
-    (16, 64, 4, 1),
-)
-"""Tiles of programs that take all their keys in one block, so there is nothing to pipeline."""
+"""block_m, block_n, num_warps, num_stages. No single stage: 64 x 64 x 72 so read outside its
+buffers on an H200 (Triton 3.6)."""
 
 _TILES_F32 = ((16, 16, 4, 1), (32, 32, 4, 1), (16, 32, 8, 1))
 """IEEE products run on the ordinary units; small tiles keep them in registers."""
@@ -73,9 +62,6 @@ memory and leave more registers free; a second segment takes some. Found by comp
 head dimensions 72 and 256."""
 
 _MOST_SPLITS = 32
-
-
-_Tile = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,14 +93,6 @@ class _Shape:
         rest = max(power_of_two(self.width - main), 16)
         return (main, rest) if main >= 16 and main + rest < whole else (whole, 0)
 
-    def columns_of(self, tile: _Tile) -> tuple[int, int]:
-        """The blocks of columns that a tile uses."""
-        return (max(power_of_two(self.width), 16), 0) if self.at_once(tile) else self.columns
-
-    def at_once(self, tile: _Tile) -> bool:
-        """Do programs with this tile take all their keys in one block?"""
-        return self.dtype is DType.BF16 and tile[3] == 1
-
     def key_blocks(self, block_n: int) -> int:
         return blocks(self.keys, block_n) + blocks(self.second_keys, block_n)
 
@@ -143,7 +121,7 @@ class AttentionFamily:
         self, node: Node, operands: tuple[TensorType, ...], device: Device
     ) -> tuple[Candidate, ...]:
         shape = _shape(_attributes(node), operands)
-        tiles = _TILES_BF16 + _AT_ONCE_BF16 if shape.dtype is DType.BF16 else _TILES_F32
+        tiles = _TILES_BF16 if shape.dtype is DType.BF16 else _TILES_F32
         return tuple(
             _candidate(shape, tile, splits, device)
             for tile in tiles
@@ -230,27 +208,26 @@ def _query_length(attrs: AttentionAttributes, operands: tuple[View, ...]) -> Vie
     return operands[-1] if attrs.query_length else None
 
 
-def _split_choices(shape: _Shape, tile: _Tile, device: Device) -> tuple[int, ...]:
-    """1, and the numbers of splits that fill the processors once and half, where queries do not.
-
-    Programs that take their keys at once have no such choice.
-    """
+def _split_choices(
+    shape: _Shape, tile: tuple[int, int, int, int], device: Device
+) -> tuple[int, ...]:
+    """1, and the numbers of splits that fill the processors once and half, where queries do not."""
     block_m, block_n = tile[:2]
-    if shape.at_once(tile):
-        return (blocks(shape.keys + shape.second_keys, block_n),)
     programs = blocks(shape.rows, block_m) * shape.batch * shape.kv_heads
     most = min(device.sm_count // programs, shape.key_blocks(block_n), _MOST_SPLITS)
     return tuple(sorted({1, max(most // 2, 1), max(most, 1)}))
 
 
-def _candidate(shape: _Shape, tile: _Tile, splits: int, device: Device) -> Candidate:
+def _candidate(
+    shape: _Shape, tile: tuple[int, int, int, int], splits: int, device: Device
+) -> Candidate:
     block_m, block_n, warps, stages = tile
     return Candidate(
         parameters=parameters(
             block_m=block_m, block_n=block_n, num_stages=stages, num_warps=warps, splits=splits
         ),
         cost=_cost(shape, tile, splits, device),
-        rejected=_rejection(shape, tile, splits, device),
+        rejected=_rejection(shape, tile, device),
     )
 
 
@@ -259,15 +236,10 @@ def _uses_warp_groups(block_m: int, dtype: DType, device: Device) -> bool:
     return dtype is DType.BF16 and block_m >= 64 and device.compute_capability // 10 == 9
 
 
-def _rejection(shape: _Shape, tile: _Tile, splits: int, device: Device) -> str:
+def _rejection(shape: _Shape, tile: tuple[int, int, int, int], device: Device) -> str:
     """Why the device cannot run a tile, or the empty string."""
     block_m, block_n, warps, _ = tile
-    width = sum(shape.columns_of(tile))
-    programs = blocks(shape.rows, block_m) * shape.batch * shape.kv_heads * splits
-    if splits > 1 and programs > device.sm_count:
-        return f"{programs} programs that wait for each other, {device.sm_count} run at a time"
-    if splits > _MOST_SPLITS:
-        return f"{splits} partial results, at most {_MOST_SPLITS} are combined"
+    width = sum(shape.columns)
     if shape.width > _WIDEST_HEAD:
         return f"head of {shape.width}, at most {_WIDEST_HEAD} fit in registers"
     need = shared_bytes(shape.dtype, width, tile, device)
@@ -277,20 +249,15 @@ def _rejection(shape: _Shape, tile: _Tile, splits: int, device: Device) -> str:
     most = _WARP_GROUP_ACCUMULATORS if grouped else _ACCUMULATORS
     if grouped and shape.second_keys:
         most -= _TIGHT_ACCUMULATORS
-    values = block_m * (width + block_n)
-    if shape.at_once(tile):
-        # Either all that was loaded, or the logits, or the output with the weights; two bfloat16
-        # values share a register.
-        loaded = width * (block_m + 2 * block_n) // 2
-        values = max(loaded, block_m * block_n, block_m * (width + block_n // 2))
-    if values // (32 * warps) > most:
-        return f"{values // (32 * warps)} values a thread, at most {most} fit in registers"
+    accumulators = block_m * (width + block_n) // (32 * warps)
+    if accumulators > most:
+        return f"{accumulators} accumulators a thread, at most {most} fit in registers"
     if block_m >= 2 * max(shape.rows, 16):
         return f"tile of {block_m} rows, the problem has {shape.rows}"
     return ""
 
 
-def shared_bytes(dtype: DType, width: int, tile: _Tile, device: Device) -> int:
+def shared_bytes(dtype: DType, width: int, tile: tuple[int, int, int, int], device: Device) -> int:
     """Shared memory of a tile: queries, keys and values of each stage, weights between products.
 
     Warp-group products hold one pair of key and value blocks a stage and keep the weights in
@@ -303,24 +270,20 @@ def shared_bytes(dtype: DType, width: int, tile: _Tile, device: Device) -> int:
     return dtype.size_bytes * (width * (block_m + 2 * pairs * block_n) + block_m * block_n)
 
 
-def _cost(shape: _Shape, tile: _Tile, splits: int, device: Device) -> float:
-    """Microseconds by a coarse model: waves, time a key block, traffic of partial results.
-
-    The first keys are 2.5 us away: the wait for the predecessor, the queries, the length, the keys.
-    Without the length it is 2 us.
-    """
-    block_m, block_n, warps, _ = tile
+def _cost(shape: _Shape, tile: tuple[int, int, int, int], splits: int, device: Device) -> float:
+    """Microseconds by a coarse model: waves, time a key block, traffic of partial results."""
+    block_m, block_n, warps, stages = tile
     programs = blocks(shape.rows, block_m) * shape.batch * shape.kv_heads * splits
     waves = blocks(programs, device.sm_count)
-    steps = 1 if shape.at_once(tile) else blocks(shape.key_blocks(block_n), splits)
+    steps = blocks(shape.key_blocks(block_n), splits)
     # Products per microsecond of one processor: warp-group instructions need 64 rows.
     rate = 3.0e6 if block_m >= 64 else 1.0e6
-    rate *= 1.0 if warps * 16 <= block_m else 0.8
-    flops = 4.0 * block_m * block_n * sum(shape.columns_of(tile))
-    cost = waves * (steps * (flops / rate + 0.3) + (2.0 if shape.at_once(tile) else 2.5))
+    rate *= (1.0 if stages > 1 else 0.7) * (1.0 if warps * 16 <= block_m else 0.8)
+    flops = 4.0 * block_m * block_n * sum(shape.columns)
+    cost = waves * (steps * (flops / rate + 0.3) + 2.0)
     if splits > 1:
         partial_bytes = 8.0 * splits * shape.batch * shape.heads * shape.queries * shape.width
-        cost += 2.0 + partial_bytes / 6.0e6
+        cost += 2.0 + partial_bytes / 4.0e6
     return cost
 
 
@@ -367,13 +330,7 @@ def _tile_call(
         "counter_pointer": counters,
         "qk_scale": attrs.scale * LOG2_E,
     }
-    tile = (
-        settings["block_m"],
-        settings["block_n"],
-        settings["num_warps"],
-        settings["num_stages"],
-    )
-    main, rest = shape.columns_of(tile)
+    main, rest = shape.columns
     constants: dict[str, Constant] = {
         "T": shape.queries,
         "S": shape.keys,
@@ -393,7 +350,6 @@ def _tile_call(
         "COMBINED_ROWS": power_of_two(blocks(settings["block_m"], settings["splits"])),
         "D_BLOCK": power_of_two(shape.width),
         "PHASE": "both",
-        "AT_ONCE": shape.at_once(tile),
         "BLOCK_M": settings["block_m"],
         "BLOCK_N": settings["block_n"],
         "PRECISION": "ieee" if shape.dtype is DType.F32 else "tf32",

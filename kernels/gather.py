@@ -21,8 +21,8 @@ def embed_rows(
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < D
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     at = (row // IDS_INNER) * IDS_OUTER_STRIDE + (row % IDS_INNER) * IDS_STRIDE
     index = tl.load(ids_pointer + at).to(tl.int64)
     known = columns < tl.where((index >= 0) & (index < VOCABULARY), D, 0)
@@ -44,8 +44,8 @@ def compact_masked(
     columns = tl.arange(0, BLOCK)
     inside = columns < D
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     mask_row = mask_pointer + batch * MASK_BATCH
     valid = (tl.load(mask_row + others * MASK_STRIDE, mask=others < S, other=0) != 0).to(tl.int32)
     before = tl.sum(tl.where(others < row, valid, 0), axis=0)
@@ -67,8 +67,8 @@ def count_valid(
     batch = tl.program_id(0)
     others = tl.arange(0, S_BLOCK)
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     mask_row = mask_pointer + batch * MASK_BATCH
     valid = tl.load(mask_row + others * MASK_STRIDE, mask=others < S, other=0) != 0
     tl.store(out_pointer + batch, tl.sum(valid.to(tl.int32), axis=0))
@@ -90,8 +90,8 @@ def extract_patches(
     y = (patch // PATCHES_X) * PATCH + columns // PATCH % PATCH
     x = (patch % PATCHES_X) * PATCH + columns % PATCH
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     base = (image // CAMERAS) * BATCH_STRIDE + (image % CAMERAS) * CAMERA_STRIDE
     offsets = base + channel * CHANNEL_STRIDE + y * ROW_STRIDE + x * COLUMN_STRIDE
     values = tl.load(images_pointer + offsets, mask=channel < CHANNELS, other=0.0)
@@ -117,8 +117,8 @@ def copy_strided(
     inside = (rows < ROWS) & (columns < COLUMNS)
     first, second, third = rows // (SIZE_1 * SIZE_2), rows // SIZE_2 % SIZE_1, rows % SIZE_2
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     source = first * X_0 + second * X_1 + third * X_2 + columns * X_3
     values = tl.load(x_pointer + source, mask=inside)
     if TO_BOOL:

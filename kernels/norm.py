@@ -4,8 +4,7 @@ Rows fall into groups of GROUP_ROWS; with lengths, only the first `length[g]` of
 written.
 
 All arithmetic is float32. Scale and shift may be read before the wait, since they are weights
-(`VECTORS_EARLY`); everything else is read after it. The next kernel may start at once: it waits,
-too.
+(`VECTORS_EARLY`); everything else is read after it.
 """
 
 # A kernel takes one parameter for each pointer, size and stride.
@@ -65,8 +64,6 @@ def norm_rows(
     VECTORS_EARLY: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """`y = norm(x) * scale + shift`, row by row."""
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
     rows = tl.program_id(0) * ROWS_PER_PROGRAM + tl.arange(0, ROWS_PER_PROGRAM)[:, None]
     columns = tl.arange(0, BLOCK)[None, :]
     in_row = columns < D
@@ -75,6 +72,7 @@ def norm_rows(
         shift = load_vector(shift_pointer, columns, in_row, 0.0)
     if PDL:
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     if not VECTORS_EARLY:
         scale = load_vector(scale_pointer, columns, in_row, 1.0)
         shift = load_vector(shift_pointer, columns, in_row, 0.0)
@@ -105,8 +103,6 @@ def add_norm_rows(
     The branch is the sum of SPLITS partial results, added in order; the residual repeats after
     RESIDUAL_ROWS rows. The norm sees the float32 sum before it is rounded.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
     rows = tl.program_id(0) * ROWS_PER_PROGRAM + tl.arange(0, ROWS_PER_PROGRAM)[:, None]
     columns = tl.arange(0, BLOCK)[None, :]
     in_row = columns < D
@@ -117,6 +113,7 @@ def add_norm_rows(
         shift = load_vector(shift_pointer, columns, in_row, 0.0)
     if PDL:
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     if not VECTORS_EARLY:
         bias = load_vector(bias_pointer, columns, in_row, 0.0)
         gate = load_vector(gate_pointer, columns, in_row, 1.0)

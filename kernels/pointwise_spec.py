@@ -74,8 +74,8 @@ _PLACE = """\
 
 _WAIT = """\
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
 """
 
 

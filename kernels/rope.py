@@ -29,8 +29,8 @@ def rotate_heads(
     columns = tl.arange(0, HALF_BLOCK)[None, :]
     in_half = columns < HALF
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     heads_needed = H
     if length_pointer is not None:
         heads_needed = tl.where(row < tl.load(length_pointer + batch), H, 0)
