@@ -109,13 +109,14 @@ class LazyWeights(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         constant = self.constants.get(name)
         if constant is not None:
-            tensor = torch.from_numpy(np.ascontiguousarray(constant))
+            tensor = torch.tensor(constant)
             return tensor.to(self.dtype) if tensor.dtype == torch.float32 else tensor
         if name not in self.weights:
             raise KeyError(name)
         array = self.read(name)
         wide = array if array.dtype == np.float64 else array.astype(np.float32)
-        return torch.from_numpy(np.ascontiguousarray(wide)).to(self.dtype)
+        # A copy of torch's own: products can differ in the last bit with the alignment of memory.
+        return torch.from_numpy(np.ascontiguousarray(wide)).to(self.dtype, copy=True)
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted((*self.weights, *self.constants)))
@@ -188,7 +189,7 @@ def run_reference(
     weights = LazyWeights(read_weight, frozenset(model.weights), model.constants, dtype)
     values: dict[str, Tensor] = {}
     for item in model.inputs:
-        tensor = torch.from_numpy(np.array(inputs[item.name]))
+        tensor = torch.tensor(inputs[item.name])
         values[item.name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
     with torch.no_grad(), _OnlyExistingRows():
         for stage in model.stages:

@@ -308,13 +308,14 @@ class DeviceExecutor:
             name: np.full(slot.array.shape, slot.array.dtype == np.bool_, slot.array.dtype)
             for name, slot in bucket.inputs.items()
         }
-        self._start(bucket, neutral)
-        self._driver.synchronize()
+        with self._driver.exclusive():
+            self._start(bucket, neutral)
+            self._driver.synchronize()
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """With the device, and with counters that no failed run left in between."""
-        with self._driver.current():
+        """With the device for this run alone, and counters that no failed run left in between."""
+        with self._driver.current(), self._driver.exclusive():
             if self._unfinished:
                 self._reset_counters()
             self._unfinished = True

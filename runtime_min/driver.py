@@ -6,6 +6,8 @@ Source of struct fields, attribute ids and entry points: CUDA driver API referen
 from __future__ import annotations
 
 import ctypes
+import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +23,10 @@ _NO_DEVICE = (34, 100)
 """CUDA_ERROR_STUB_LIBRARY and CUDA_ERROR_NO_DEVICE."""
 _TENSOR_MAP_ALIGNMENT = 64
 _SHARED_BYTES_WITHOUT_ATTRIBUTE = 48 * 1024
+_RUNS: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+"""Taken while kernels of a device run, by ordinal. State of the process, because the device is: the
+thread blocks of a split attention wait for each other, and two such grids at once, each half
+resident, would wait for ever."""
 
 
 def count_devices() -> int:
@@ -84,6 +90,7 @@ class CudaDriver:
         self._open = False
         self._stream = 0
         self._call("cuInit", 0)
+        self._ordinal = ordinal
         self._device = self._call("cuDeviceGet", ordinal)
         self._facts = self._read_facts()
         self._context = self._call("cuDevicePrimaryCtxRetain", self._device)
@@ -106,6 +113,9 @@ class CudaDriver:
             yield
         finally:
             self._call("cuCtxPopCurrent")
+
+    def exclusive(self) -> threading.Lock:
+        return _RUNS[self._ordinal]
 
     def free_bytes(self) -> int:
         return int(self._call("cuMemGetInfo")[0])

@@ -81,6 +81,11 @@ class Driver(Protocol):
         """Makes the device current in the calling thread; the other methods need it."""
         ...
 
+    def exclusive(self) -> AbstractContextManager[object]:
+        """Held from the first launch of a run until it is done: no two runs of a process share a
+        device, since kernels may need all their thread blocks resident at once."""
+        ...
+
     def free_bytes(self) -> int:
         """Free device memory as the driver reports it."""
         ...

@@ -11,7 +11,7 @@ import struct
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -108,6 +108,9 @@ class NullDriver:
     @property
     def allocated_bytes(self) -> int:
         return sum(allocation.size for allocation in self._allocations)
+
+    def exclusive(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     @contextmanager
     def current(self) -> Iterator[None]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -175,6 +176,38 @@ def test_counters_start_at_zero_and_are_left_alone(bundle_folder: Path) -> None:
     run(executor, 1, ("actions",))
     assert not counters.any()
     executor.close()
+
+
+class GuardedDriver(NullDriver):
+    """Notes for each graph launch whether the device was held for this run alone."""
+
+    def __init__(self) -> None:
+        super().__init__(FACTS, KERNELS)
+        self.held = False
+        self.launched: list[bool] = []
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        assert not self.held
+        self.held = True
+        try:
+            yield
+        finally:
+            self.held = False
+
+    def launch_graph(self, graph: int) -> None:
+        self.launched.append(self.held)
+        super().launch_graph(graph)
+
+
+def test_runs_hold_the_device_from_the_launch_to_the_end(bundle_folder: Path) -> None:
+    """Case 68: kernels whose thread blocks wait for each other never meet another run."""
+    driver = GuardedDriver()
+    with closing(DeviceExecutor.load(Bundle.open(bundle_folder), driver, SIGNATURE)) as executor:
+        run(executor, 1, ("actions",))
+        executor.measure_replays(1, 3)
+    assert len(driver.launched) >= len(BUCKETS) + 4 and all(driver.launched)
+    assert not driver.held
 
 
 def test_warm_inputs_are_harmless(bundle_folder: Path) -> None:
