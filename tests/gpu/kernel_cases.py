@@ -117,8 +117,8 @@ def _expert(rows: int, prefix: int) -> tuple[Build, ...]:
         lambda: attention_case(
             (1, rows, prefix, rows), (8, 1), 256, dtype=BF16, lengths=length, seed=1
         ),
-        *(lambda splits=splits: _expert_norm(rows, splits) for splits in (0, 2, 4, 8)),  # type: ignore[misc]
-        *(lambda splits=splits: _expert_norm(rows, splits, F32) for splits in (0, 4)),  # type: ignore[misc]
+        *(lambda splits=splits: _expert_norm(rows, splits) for splits in (0, 2, 4, 8)),
+        *(lambda splits=splits: _expert_norm(rows, splits, F32) for splits in (0, 4)),
         lambda: norm_case("rms_norm", rows, 1024, F32, scale=True, shift=True, result=BF16),
         lambda: rope_case((1, rows, 9, 256), BF16, start=length, rows=prefix + rows),
         lambda: euler_case(rows),
@@ -156,10 +156,32 @@ FULL: tuple[Build, ...] = (
 )
 
 
+def _batched(batch: int) -> tuple[Build, ...]:
+    """Several samples at once; prompts of all lengths."""
+    lengths = tuple(768 + 200 * sample // batch for sample in range(1, batch + 1))
+    plain = AddNormAttributes(kind="rms", eps=1e-6, length=True, sum_dtype=BF16, dtype=BF16)
+    rows, keys = (batch, 50, 968, 50), (batch, 968, 968, 0)
+    return (
+        lambda: attention_case(rows, (8, 1), 256, dtype=BF16, lengths=lengths, seed=1),
+        lambda: attention_case(
+            keys, (8, 1), 256, dtype=BF16, lengths=lengths, query_lengths=lengths
+        ),
+        lambda: attention_case((3 * batch, 256, 256, 0), (16, 16), 72, dtype=BF16),
+        *(lambda splits=splits: _expert_norm(50 * batch, splits) for splits in (0, 2)),
+        lambda: add_norm_case((batch, 968, 2048), plain, branch_dtype=BF16, lengths=lengths),
+        lambda: rope_case((batch, 50, 9, 256), BF16, start=lengths, rows=1018),
+        lambda: rope_case((batch, 968, 9, 256), BF16, length=lengths, rows=968),
+    )
+
+
+BATCHED: tuple[Build, ...] = (*_batched(8), *_batched(32)[:1])
+"""Of 32 samples only the attention: the reference of a whole prefix takes minutes."""
+
+
 def _length_cases() -> tuple[Build, ...]:
     """Lengths at the edges of key blocks, none at all, and all of them."""
     return tuple(
-        lambda length=length: attention_case(  # type: ignore[misc]
+        lambda length=length: attention_case(
             (1, 50, 968, 50), (8, 1), 256, dtype=BF16, lengths=(length,), seed=length
         )
         for length in (0, 1, 63, 64, 65, 511, 967, 968)

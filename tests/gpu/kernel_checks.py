@@ -1,12 +1,14 @@
 """Checks every kernel family but the linear one on the GPU at hand, and times the candidates.
 
     python tests/gpu/kernel_checks.py --out FOLDER     # needs a GPU, torch and triton
+    python tests/gpu/kernel_checks.py --batches        # larger batches as well
     python tests/gpu/kernel_checks.py --dry-run        # compiles all candidates, on any machine
 
 Every candidate runs on fresh random operands with poisoned results against the op table in float64,
 then in a CUDA graph over rotating copies of all buffers; the results of every copy must equal the
 first ones bit for bit afterwards. Problems of odd sizes are only checked. A candidate that fails is
-recorded and the checks go on. Writes `kernel_choices.toml` and prints a table last.
+recorded and the checks go on; a fault of the device ends them, since nothing after it could be
+trusted. Writes `kernel_choices.toml` and prints a table last.
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ os.environ.setdefault("TRITON_CACHE_DIR", "/tmp/policyc-kernel-checks")
 
 from policyc.compiler.ir.types import Array  # noqa: E402
 from policyc.kernels.families import family_of  # noqa: E402
-from policyc.kernels.spec import KernelCall, Parameters  # noqa: E402
+from policyc.kernels.spec import KernelCall, Parameters, View  # noqa: E402
 from tests.gpu.kernel_cases import (  # noqa: E402
+    BATCHED,
     FULL,
     ODD,
     Build,
@@ -57,6 +60,10 @@ COPIES = 4
 """Sets of buffers in rotation: operands come from L2, as behind the kernel that wrote them."""
 
 
+FAULTS = ("illegal", "misaligned", "unspecified launch")
+"""In messages of errors after which the context can do nothing more."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Measurement:
     """One candidate on one problem."""
@@ -66,6 +73,7 @@ class Measurement:
     microseconds: float | None = None
     spread: float | None = None
     failure: str = ""
+    lost_device: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,6 +98,12 @@ class Plan:
     key: str
     candidates: tuple[Parameters, ...]
     timed: bool
+
+    def expected_us(self, parameters: Parameters, device: TestDevice) -> float:
+        """The model's cost, which bounds how often a launch is repeated to time it."""
+        family = family_of(self.case.node.op)
+        offered = family.candidates(self.case.node, self.case.types, device)
+        return next(c.cost for c in offered if c.parameters == parameters)
 
     def calls(self, parameters: Parameters, device: TestDevice) -> tuple[KernelCall, ...]:
         return self.case.calls(family_of(self.case.node.op), parameters, device)
@@ -117,7 +131,7 @@ def compile_calls(calls: tuple[KernelCall, ...], capability: int) -> str:
     driver.set_active(CompileOnlyDriver(capability))
     try:
         for call in calls:
-            views = [a for _, a in call.arguments if hasattr(a, "base")]
+            views = [a for _, a in call.arguments if isinstance(a, View)]
             tensors = {view.base: torch.empty(0, dtype=torch.uint8) for view in views}
             kernel_function(call).warmup(
                 **bound_arguments(call, tensors),
@@ -179,9 +193,8 @@ def measure(plan: Plan, parameters: Parameters, device: TestDevice) -> Measureme
     try:
         _measure(plan, parameters, device, result)
     except Exception as error:  # noqa: BLE001  # a failing candidate is a result of the checks
-        if "illegal" in str(error) or "unspecified launch" in str(error):
-            raise  # the context is lost: nothing after this could be trusted
-        result.failure = f"{type(error).__name__}: {str(error)[-300:]}"
+        result.lost_device = any(text in str(error) for text in FAULTS)
+        result.failure = f"{type(error).__name__}: {str(error)[:300]}"
     return result
 
 
@@ -209,7 +222,7 @@ def _measure(plan: Plan, parameters: Parameters, device: TestDevice, result: Mea
             result.failure = f"operand {name} was overwritten"
             return
     if plan.timed:
-        result.microseconds, result.spread = time_us(launches)
+        result.microseconds, result.spread = time_us(launches, plan.expected_us(parameters, device))
         for tensors in copies:
             for found, expected in zip(results_of(plan, tensors), first, strict=True):
                 if not np.array_equal(found, expected):
@@ -274,6 +287,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=18, help="most candidates a problem")
     parser.add_argument("--seconds", type=float, default=140.0, help="time for everything")
     parser.add_argument("--only", default="", help="only problems whose key contains this text")
+    parser.add_argument("--batches", action="store_true", help="time larger batches as well")
     parser.add_argument("--workers", type=int, default=min(os.cpu_count() or 1, 16))
     parser.add_argument("--dry-run", action="store_true", help="compile for 9.0, launch nothing")
     return parser.parse_args()
@@ -283,7 +297,8 @@ def main() -> int:
     arguments = parse()
     started = time.monotonic()
     device = HOPPER if arguments.dry_run else device_at_hand()
-    plans = [make_plan(build, arguments.limit, True, device) for build in FULL]
+    timed = (*FULL, *BATCHED) if arguments.batches else FULL
+    plans = [make_plan(build, arguments.limit, True, device) for build in timed]
     plans += [make_plan(build, arguments.limit, False, device) for build in ODD]
     plans = [plan for plan in plans if arguments.only in plan.key]
     say(f"{len(plans)} problems made in {time.monotonic() - started:.0f} s")
@@ -295,8 +310,9 @@ def main() -> int:
         say(f"  {key} {short(dict(parameters))}: {error}")
     if arguments.dry_run:
         return 1 if failed else 0
+    facts = facts_of_machine()  # a fault leaves no device to ask
     rows = run(plans, errors, device, started + arguments.seconds)
-    write_results(arguments.out, rows, facts_of_machine())
+    write_results(arguments.out, rows, facts)
     for row in rows:
         for m in row.measurements:
             if m.failure:
@@ -311,9 +327,13 @@ def run(
     device: TestDevice,
     end: float,
 ) -> list[Row]:
-    """Checks of odd sizes come first, then what is timed; what no time is left for is said."""
+    """Checks of odd sizes come first, then what is timed; what no time is left for is said.
+
+    Ends with the candidate that made the device fault.
+    """
     rows = []
     for plan in sorted(plans, key=lambda plan: plan.timed):
+        say(f"running {plan.key}")
         row = Row(problem=plan.key, timed=plan.timed)
         rows.append(row)
         for parameters in plan.candidates:
@@ -325,6 +345,9 @@ def run(
                 if failure
                 else measure(plan, parameters, device)
             )
+            if row.measurements[-1].lost_device:
+                say(f"the device is lost after {short(dict(parameters))}; nothing else is run")
+                return rows
     return rows
 
 
