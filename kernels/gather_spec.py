@@ -28,6 +28,7 @@ from policyc.kernels.spec import (
     Parameters,
     Problem,
     View,
+    WithoutWorkspace,
 )
 
 MAX_BLOCK = 32768
@@ -45,7 +46,7 @@ _WARPS = {
 """Numbers of warps worth trying, most likely first."""
 
 
-class GatherFamily:
+class GatherFamily(WithoutWorkspace):
     """Memory-bound kernels whose only parameter is the number of warps."""
 
     ops = tuple(_WARPS)
@@ -74,16 +75,6 @@ class GatherFamily:
             )
             for rank, warps in enumerate((*_WARPS[node.op], 32))
         )
-
-    def scratch_bytes(
-        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
-    ) -> int:
-        return 0
-
-    def counter_bytes(
-        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
-    ) -> int:
-        return 0
 
     def calls(
         self,

@@ -44,6 +44,7 @@ from policyc.kernels.spec import (
     Parameters,
     Problem,
     View,
+    WithoutWorkspace,
 )
 
 _LINE_COLUMNS = 64
@@ -52,7 +53,7 @@ _LINE_COLUMNS = 64
 _ROW_CLASSES = (16, 32, 64, 128, 256, 512, 768, 1024)
 
 
-class LinearFamily:
+class LinearFamily(WithoutWorkspace):
     """Matrix products with their epilogues."""
 
     ops = ("linear", "split_linear", "gated_linear")
@@ -80,16 +81,6 @@ class LinearFamily:
             )
             for tile in tiles_for(shape)
         )
-
-    def scratch_bytes(
-        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
-    ) -> int:
-        return 0
-
-    def counter_bytes(
-        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
-    ) -> int:
-        return 0
 
     def calls(
         self,

@@ -26,6 +26,7 @@ from policyc.kernels.spec import (
     Parameters,
     Problem,
     View,
+    WithoutWorkspace,
 )
 
 _T = TypeVar("_T")
@@ -39,7 +40,7 @@ VALUES_PER_THREAD = 64
 _SHAPES = ((1, 4), (1, 8), (1, 2), (1, 1), (2, 4), (4, 4), (4, 1), (1, 16), (1, 32))
 
 
-class NormFamily:
+class NormFamily(WithoutWorkspace):
     """One program a row or group of rows; vectors that are weights are read before the wait."""
 
     ops = ("rms_norm", "layer_norm", "add_norm")
@@ -64,16 +65,6 @@ class NormFamily:
             _candidate(rows, width, rows_per_program, warps, device)
             for rows_per_program, warps in _SHAPES
         )
-
-    def scratch_bytes(
-        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
-    ) -> int:
-        return 0
-
-    def counter_bytes(
-        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
-    ) -> int:
-        return 0
 
     def calls(
         self,

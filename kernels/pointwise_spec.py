@@ -24,6 +24,7 @@ from policyc.kernels.spec import (
     Parameters,
     Problem,
     View,
+    WithoutWorkspace,
 )
 
 UNARY = {
@@ -79,7 +80,7 @@ _WAIT = """\
 """
 
 
-class PointwiseFamily:
+class PointwiseFamily(WithoutWorkspace):
     """Pointwise groups, and single pointwise ops as groups of one."""
 
     ops = ("pointwise", *_EXPRESSIONS)
@@ -98,16 +99,6 @@ class PointwiseFamily:
             Candidate(parameters=parameters(num_warps=warps), cost=float(rank))
             for rank, warps in enumerate(_WARPS)
         )
-
-    def scratch_bytes(
-        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
-    ) -> int:
-        return 0
-
-    def counter_bytes(
-        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
-    ) -> int:
-        return 0
 
     def calls(
         self,

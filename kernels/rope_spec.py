@@ -23,13 +23,14 @@ from policyc.kernels.spec import (
     Parameters,
     Problem,
     View,
+    WithoutWorkspace,
 )
 
 _SHAPES = ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (8, 4), (16, 4), (16, 8))
 """heads_block, num_warps."""
 
 
-class RopeFamily:
+class RopeFamily(WithoutWorkspace):
     """Rotary embedding; query and key heads that lie side by side are turned together."""
 
     ops = ("rope",)
@@ -45,16 +46,6 @@ class RopeFamily:
     ) -> tuple[Candidate, ...]:
         batch, rows, heads, width = operands[0].shape
         return tuple(_candidate((batch * rows, heads, width), shape, device) for shape in _SHAPES)
-
-    def scratch_bytes(
-        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
-    ) -> int:
-        return 0
-
-    def counter_bytes(
-        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
-    ) -> int:
-        return 0
 
     def calls(
         self,

@@ -29,6 +29,7 @@ __all__ = [
     "Parameters",
     "Problem",
     "View",
+    "WithoutWorkspace",
     "counters_view",
 ]
 
@@ -153,3 +154,17 @@ class Family(Protocol):
     ) -> tuple[KernelCall, ...]:
         """The launches that compute `results` from `operands`, in order on one stream."""
         ...
+
+
+class WithoutWorkspace:
+    """For families whose calls need no memory beside operands and results."""
+
+    def scratch_bytes(
+        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
+    ) -> int:
+        return 0
+
+    def counter_bytes(
+        self, node: Node, operands: tuple[TensorType, ...], parameters: Parameters
+    ) -> int:
+        return 0
