@@ -27,19 +27,13 @@ from policyc.frontends.adapter import (
     StageSpec,
     Weights,
 )
+from policyc.frontends.pi05_tensors import EMBEDDING, EXPERT, PROJECTOR, TEXT, VISION
 
 VISION_HEAD_WIDTH = 72
 """Head size of SigLIP So400m, which no tensor shape shows (section 1.1)."""
 NORM_EPS = 1e-6
 ROPE_BASE = 10000.0
 SHORTEST_PERIOD, LONGEST_PERIOD = 4e-3, 4.0
-
-ROOT = "paligemma_with_expert."
-VISION = ROOT + "paligemma.model.vision_tower.vision_model."
-TEXT = ROOT + "paligemma.model.language_model."
-PROJECTOR = ROOT + "paligemma.model.multi_modal_projector.linear"
-EXPERT = ROOT + "gemma_expert.model."
-EMBEDDING = TEXT + "embed_tokens.weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
